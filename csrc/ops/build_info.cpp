@@ -1,0 +1,32 @@
+// What this library was built with, for `pagedattn info`. Read from Python through ctypes.
+#include "../kernels.h"
+
+#define PAGEDATTN_STRINGIZE(...) #__VA_ARGS__
+#define PAGEDATTN_TO_STRING(...) PAGEDATTN_STRINGIZE(__VA_ARGS__)
+
+extern "C" {
+
+// Comma-separated GPU architectures of the CUDA half; empty: built without it.
+__attribute__((visibility("default"))) const char* pagedattn_cuda_archs() {
+#ifdef PAGEDATTN_WITH_CUDA
+  return PAGEDATTN_TO_STRING(PAGEDATTN_CUDA_ARCHS);
+#else
+  return "";
+#endif
+}
+
+// The CUDA toolkit that compiled the CUDA half, as 1000 * major + 10 * minor; 0: built without it.
+__attribute__((visibility("default"))) int pagedattn_cuda_version() {
+#ifdef PAGEDATTN_WITH_CUDA
+  return PAGEDATTN_CUDA_VERSION;
+#else
+  return 0;
+#endif
+}
+
+// The instruction set that the CPU kernels of this process use.
+__attribute__((visibility("default"))) const char* pagedattn_cpu_isa() {
+  return pagedattn::cpu_isa_name();
+}
+
+}  // extern "C"

@@ -1,0 +1,113 @@
+"""Loads the op library and gives its ops what only Python can: fake kernels and a word about gradients.
+
+The ops are called as `torch.ops.pagedattn.<name>`; `docs/ops.md` describes each: shapes, dtypes, errors.
+`pagedattn.reference` states the same in plain torch.
+"""
+
+import ctypes
+import importlib.util
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 10):
+    raise ImportError(f"pagedattn needs torch >= 2.10 (its stable ABI); found {torch.__version__}")
+
+_spec = importlib.util.find_spec("pagedattn._C")
+if _spec is None or _spec.origin is None:
+    raise ImportError(
+        "pagedattn's op library is not built; install the package with "
+        "`pip install --no-build-isolation .` or build it in place with `make build`"
+    )
+torch.ops.load_library(_spec.origin)
+_library = ctypes.CDLL(_spec.origin)
+
+
+class BuildInfo(NamedTuple):
+    """What the op library was built with and what it chose on this machine."""
+
+    cuda_version: str | None
+    """Version of the CUDA toolkit that compiled the CUDA half; None: built without it."""
+    cuda_archs: list[str]
+    """GPU architectures of the CUDA half, e.g. `["sm_80", "sm_90", "compute_120"]`."""
+    cpu_isa: str
+    """Instruction set of the CPU kernels in use: `generic`, `avx2` or `avx512`."""
+
+
+def build_info() -> BuildInfo:
+    """Describes the op library that is loaded."""
+    _library.pagedattn_cuda_archs.restype = ctypes.c_char_p
+    _library.pagedattn_cpu_isa.restype = ctypes.c_char_p
+    archs = _library.pagedattn_cuda_archs().decode()
+    version = _library.pagedattn_cuda_version()
+    return BuildInfo(
+        cuda_version=f"{version // 1000}.{version % 1000 // 10}" if version else None,
+        cuda_archs=archs.split(",") if archs else [],
+        cpu_isa=_library.pagedattn_cpu_isa().decode(),
+    )
+
+
+_OUT_OPS = (
+    "paged_attention_v1",
+    "paged_attention_v2",
+    "paged_attention_varlen",
+    "merge_attention_states",
+    "reshape_and_cache",
+    "copy_blocks",
+    "swap_blocks",
+)
+for _name in _OUT_OPS:
+    # They only write into their arguments.
+    torch.library.register_fake(f"pagedattn::{_name}", lambda *args, **kwargs: None)
+
+
+@torch.library.register_fake("pagedattn::paged_attention")
+def _fake_paged_attention(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+@torch.library.register_fake("pagedattn::gather_cache")
+def _fake_gather_cache(
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    cu_seq_lens: Tensor,
+    num_tokens: int,
+    *,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    shape = (num_tokens, *key_cache.shape[2:])
+    dtype = dtype or key_cache.dtype
+    return key_cache.new_empty(shape, dtype=dtype), value_cache.new_empty(shape, dtype=dtype)
+
+
+def _needs_grad(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.requires_grad
+    return isinstance(value, (list, tuple)) and any(map(_needs_grad, value))
+
+
+def _refuse_gradients(name: str) -> None:
+    """Gives op `name` an Autograd kernel that raises where a silent zero gradient would result."""
+    op = getattr(torch.ops.pagedattn, name).default
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled() and (
+            any(map(_needs_grad, args)) or any(map(_needs_grad, kwargs.values()))
+        ):
+            raise RuntimeError(
+                f"pagedattn::{name} has no backward, but an input requires grad; call it under "
+                "torch.no_grad() or torch.inference_mode()"
+            )
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*args, **kwargs)
+
+    _autograd.impl(name, kernel)
+
+
+_autograd = torch.library.Library("pagedattn", "IMPL", "Autograd")
+for _name in (*_OUT_OPS, "paged_attention", "gather_cache"):
+    _refuse_gradients(_name)
