@@ -1,7 +1,6 @@
 """pagedattn: an LLM's KV cache managed like virtual memory.
 
-Importing the package loads the ops `torch.ops.pagedattn.*` (see `pagedattn.ops`); the block manager, the
-engine and the rest are imported from their modules or, where listed here, from the package.
+Importing the package loads the ops `torch.ops.pagedattn.*` (see `pagedattn.ops`).
 """
 
 from importlib.metadata import version

@@ -1,7 +1,7 @@
-"""Loads the op library and gives its ops what only Python can: fake kernels and a word about gradients.
+"""Loads the op library and adds what only Python can: fake kernels, and an error for gradients.
 
-The ops are called as `torch.ops.pagedattn.<name>`; `docs/ops.md` describes each: shapes, dtypes, errors.
-`pagedattn.reference` states the same in plain torch.
+The ops are called as `torch.ops.pagedattn.<name>`. `docs/ops.md` gives shapes, dtypes and
+errors of each; `pagedattn.reference` states the same in plain torch.
 """
 
 import ctypes
