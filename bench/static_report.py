@@ -1,0 +1,344 @@
+"""What ptxas made of the kernels: a report, and with --check a gate, that needs no GPU.
+
+For every kernel and architecture in a library or object file: registers, spills, local and shared memory and resident
+CTAs; for the tensor-core decode kernels also the hot path of the main loop, its instructions by class and per kilobyte
+of K and V, and the rate at which an SM could issue it beside the rate at which memory delivers. `cuobjdump` and
+`nvdisasm` come with the CUDA toolkit and as the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+
+    python bench/static_report.py pagedattn/_C*.so --check
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+# An H200 has 132 SMs at 1.98 GHz and 4.8 TB/s; an SM issues up to 4 warp instructions per clock.
+HBM_BYTES_PER_CLOCK_PER_SM = 4.8e12 / 132 / 1.98e9
+ISSUE_SLOTS_PER_CLOCK = 4
+LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
+MIN_ISSUE_TO_HBM = 5.0
+SHARED_BYTES_PER_SM = {80: 164 << 10, 86: 100 << 10, 89: 100 << 10, 90: 228 << 10, 100: 228 << 10, 120: 100 << 10}
+RESERVED_SHARED_BYTES = 1 << 10  # per CTA
+
+INSTRUCTION_CLASSES = {
+    "mma": r"HMMA",
+    "ldmatrix": r"LDSM",
+    "cp.async": r"LDGSTS",
+    "exp": r"MUFU",
+    "float": r"F(FMA|MUL|ADD|MNMX|SETP|SEL)",
+    "convert": r"F2F|I2F|F2I|I2FP",
+    "exchange": r"SHFL|MOVM|VOTE",
+    "memory": r"LD|ST|RED|ATOM",
+    "barrier": r"BAR|DEPBAR|WARPSYNC",
+    "branch": r"BRA|BRX|BSSY|BSYNC|CALL|RET|EXIT",
+    "integer": r"IMAD|IADD|ISETP|IMNMX|LEA|LOP|SHF|SEL|PRMT|PLOP|MOV|U[A-Z]|R2UR|S2|CS2R|VIADD|VIMNMX|IABS|FLO",
+}
+
+
+@dataclass(frozen=True)
+class Instruction:
+    address: int
+    predicate: str
+    opcode: str
+    target: int | None  # of a branch, or of a predicated call, which is how loops may be left
+
+    @property
+    def pads(self) -> bool:
+        """Whether it does nothing, as what ptxas puts between dependent HMMAs."""
+        return self.opcode == "NOP" or self.predicate in ("@!PT", "@!UPT")
+
+    @property
+    def leaves(self) -> bool:
+        """Whether control never falls through to the next instruction."""
+        return not self.predicate and self.opcode.split(".")[0] in ("BRA", "EXIT", "RET", "BRX")
+
+
+@dataclass
+class Kernel:
+    name: str
+    arch: int
+    code: list[Instruction]
+    resources: dict[str, int]
+
+    def count(self, pattern: str) -> int:
+        return sum(bool(re.match(pattern, i.opcode)) for i in self.code)
+
+
+# ---------------------------------------------------------------- reading cubins
+
+
+def find_tool(name: str) -> str:
+    """On PATH, or in the folder where NVIDIA's packages put it."""
+    site = Path(sysconfig.get_paths()["purelib"])
+    candidates = [shutil.which(name), *site.glob(f"nvidia/*/bin/{name}"), *site.glob(f"triton/backends/nvidia/bin/{name}")]
+    for candidate in candidates:
+        if candidate:
+            return str(candidate)
+    sys.exit(f"static_report: {name} not found: install the CUDA toolkit or pip install nvidia-cuda-{name}")
+
+
+def cuobjdump(*arguments: str, cwd: str | None = None) -> str:
+    environment = dict(os.environ)
+    environment["PATH"] += os.pathsep + str(Path(find_tool("nvdisasm")).parent)
+    done = subprocess.run(
+        [find_tool("cuobjdump"), *arguments], cwd=cwd, capture_output=True, text=True, env=environment, check=False
+    )
+    if done.returncode:
+        sys.exit(f"static_report: cuobjdump failed: {done.stderr.strip()}")
+    return done.stdout
+
+
+def parse_code(sass: str) -> dict[str, list[Instruction]]:
+    functions: dict[str, list[Instruction]] = {}
+    code: list[Instruction] = []
+    for line in sass.splitlines():
+        if header := re.search(r"Function : (\S+)", line):
+            code = functions.setdefault(header[1], [])
+        elif found := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)\s*(.*?);", line):
+            address, predicate, opcode, operands = found.groups()
+            jumps = opcode.startswith("BRA") or (opcode.startswith("CALL") and predicate)
+            target = re.search(r"0x([0-9a-f]+)", operands) if jumps else None
+            code.append(Instruction(int(address, 16), predicate or "", opcode, int(target[1], 16) if target else None))
+    return functions
+
+
+def read_kernels(path: Path) -> list[Kernel]:
+    """All kernels of a library, object file or cubin, for every architecture it holds machine code for."""
+    kernels = []
+    with tempfile.TemporaryDirectory() as folder:
+        cubins = [path.resolve()]
+        if path.suffix != ".cubin":
+            cuobjdump("-xelf", "all", str(path.resolve()), cwd=folder)
+            cubins = sorted(Path(folder).glob("*.cubin"))
+        for cubin in cubins:
+            usage = cuobjdump("-res-usage", str(cubin))
+            arch = re.search(r"arch = sm_(\d+)", usage) or re.search(r"sm_(\d+)", cubin.name)
+            resources = {
+                name: {key: int(value) for key, value in re.findall(r"(\w+)(?:\[\d+\])?:(\d+)", line)}
+                for name, line in re.findall(r"Function (\S+):\s*\n\s*(REG.*)", usage)
+            }
+            for name, code in parse_code(cuobjdump("-sass", str(cubin))).items():
+                kernels.append(Kernel(name, int(arch[1]) if arch else 0, code, resources.get(name, {})))
+    names = "\n".join(kernel.name for kernel in kernels)
+    demangled = subprocess.run(["c++filt"], input=names, capture_output=True, text=True, check=True).stdout.split("\n")
+    for kernel, name in zip(kernels, demangled, strict=False):
+        kernel.name = name.split("(pagedattn::AttentionParams")[0].removeprefix("void pagedattn::")
+    return kernels
+
+
+# ---------------------------------------------------------------- the hot path
+
+
+class Flow:
+    """Basic blocks of a kernel. BSYNC continues behind itself and CALL returns, as far as paths are concerned."""
+
+    def __init__(self, code: list[Instruction]):
+        leaders = {code[0].address} | {i.target for i in code if i.target is not None}
+        leaders |= {b.address for a, b in zip(code, code[1:], strict=False) if a.target is not None or a.leaves}
+        self.blocks: dict[int, list[Instruction]] = {}
+        for instruction in code:
+            if instruction.address in leaders:
+                block = self.blocks.setdefault(instruction.address, [])
+            block.append(instruction)
+        order = sorted(self.blocks)
+        self.successors: dict[int, list[int]] = {}
+        for start, following in zip(order, [*order[1:], None], strict=True):
+            last = self.blocks[start][-1]
+            self.successors[start] = [last.target] if last.target in self.blocks else []
+            if following is not None and not last.leaves:
+                self.successors[start].append(following)
+        self.entry = code[0].address
+
+    def reachable(self) -> list[int]:
+        """In reverse postorder."""
+        seen, postorder, stack = {self.entry}, [], [(self.entry, iter(self.successors[self.entry]))]
+        while stack:
+            node, rest = stack[-1]
+            child = next((c for c in rest if c not in seen), None)
+            if child is None:
+                postorder.append(node)
+                stack.pop()
+            else:
+                seen.add(child)
+                stack.append((child, iter(self.successors[child])))
+        return postorder[::-1]
+
+    def loops(self) -> dict[int, set[int]]:
+        """Natural loops: header -> blocks."""
+        order = self.reachable()
+        predecessors = collections.defaultdict(list)
+        for node in order:
+            for child in self.successors[node]:
+                predecessors[child].append(node)
+        dominators = {node: set(order) for node in order}
+        dominators[self.entry] = {self.entry}
+        changed = True
+        while changed:
+            changed = False
+            for node in order[1:]:
+                new = set.intersection(*(dominators[p] for p in predecessors[node])) | {node}
+                changed |= new != dominators[node]
+                dominators[node] = new
+        loops: dict[int, set[int]] = {}
+        for node in order:
+            for header in self.successors[node]:
+                if header in dominators[node]:
+                    body, todo = {header}, [node]
+                    while todo:
+                        block = todo.pop()
+                        if block not in body:
+                            body.add(block)
+                            todo += predecessors[block]
+                    loops.setdefault(header, set()).update(body)
+        return loops
+
+    def hot_path(self, header: int, body: set[int]) -> list[Instruction]:
+        """Of the ways once around a loop that do all of its work, the shortest: slow paths only add to it."""
+        order = [node for node in self.reachable() if node in body]
+        position = {node: i for i, node in enumerate(order)}
+        work = {n: sum(bool(re.match(r"HMMA|LDGSTS|LDSM", i.opcode)) for i in self.blocks[n]) for n in order}
+        best: dict[int, tuple[int, int, list[int]]] = {}
+        for node in reversed(order):
+            ahead = []
+            for child in self.successors[node]:
+                if child == header:
+                    ahead.append((0, 0, []))
+                elif child in best and position[child] > position[node]:
+                    ahead.append(best[child])
+            if ahead:
+                done, minus_length, path = max(ahead, key=lambda option: option[:2])
+                best[node] = (done + work[node], minus_length - len(self.blocks[node]), [node, *path])
+        blocks = best[header][2] if header in best else []
+        return [i for block in blocks for i in self.blocks[block] if not i.pads]
+
+
+@dataclass(frozen=True)
+class HotPath:
+    instructions: list[Instruction]  # one step of a warp: its own tile loaded, one tile computed
+    team_instructions: list[Instruction]  # what each further tile of the team adds
+
+    @property
+    def tile_bytes(self) -> int:
+        return LDGSTS_BYTES * sum(i.opcode.startswith("LDGSTS") for i in self.instructions)
+
+    def per_kilobyte(self, team_warps: int) -> float:
+        count = len(self.instructions) + (team_warps - 1) * len(self.team_instructions)
+        return count / (self.tile_bytes / 1024)
+
+
+def find_hot_path(kernel: Kernel) -> HotPath:
+    flow = Flow(kernel.code)
+    paths = {}
+    for header, body in flow.loops().items():
+        path = flow.hot_path(header, body)
+        opcodes = [i.opcode for i in path]
+        if any(o.startswith("HMMA") for o in opcodes):
+            paths[any(o.startswith("LDGSTS") for o in opcodes)] = path
+    if True not in paths:
+        sys.exit(f"static_report: no loop with HMMA and LDGSTS in {kernel.name}")
+    return HotPath(paths[True], paths.get(False, []))
+
+
+# ---------------------------------------------------------------- report and gate
+
+
+@dataclass(frozen=True)
+class DecodeMma:
+    """What the template arguments of a tensor-core decode kernel say; sizes as in decode_mma/tile.h."""
+
+    head_dim: int
+    group_class: int
+
+    @property
+    def max_team_warps(self) -> int:
+        return 4 if self.group_class == 2 else 1
+
+    def shared_bytes(self, team_warps: int) -> int:
+        row_bytes = 2 * self.head_dim + 16
+        stages = 2 if self.head_dim <= 128 else 1
+        query_rows = 8 if self.group_class == 0 else 16 * team_warps
+        return 4 * stages * 2 * 16 * row_bytes + 4 * 16 * 8 + query_rows * row_bytes
+
+
+def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
+    found = re.match(r"decode_mma_kernel<\w+, (\d+), \(pagedattn::GroupClass\)(\d)>", kernel.name)
+    return DecodeMma(int(found[1]), int(found[2])) if found else None
+
+
+def resident_ctas(kernel: Kernel, threads: int, shared_bytes: int) -> int:
+    registers = -(-kernel.resources.get("REG", 1) * 32 // 256) * 256 * (threads // 32)
+    shared = SHARED_BYTES_PER_SM.get(kernel.arch, 64 << 10) // (shared_bytes + RESERVED_SHARED_BYTES)
+    return min(65536 // registers, shared)
+
+
+def classify(path: list[Instruction]) -> str:
+    mix: collections.Counter[str] = collections.Counter()
+    for instruction in path:
+        mix[next((c for c, p in INSTRUCTION_CLASSES.items() if re.match(p, instruction.opcode)), "other")] += 1
+    return ", ".join(f"{name} {count}" for name, count in mix.most_common())
+
+
+def report(kernel: Kernel) -> list[str]:
+    """Prints one kernel; returns what the gate objects to."""
+    resources = kernel.resources
+    spills = kernel.count("LDL|STL")
+    print(f"sm_{kernel.arch} {kernel.name}")
+    print(
+        f"  {resources.get('REG')} registers, {spills} spill instructions, {resources.get('LOCAL', 0)} B local, "
+        f"{resources.get('SHARED', 0)} B static shared memory, {len(kernel.code)} instructions"
+    )
+    config = decode_mma_of(kernel)
+    if config is None or kernel.arch < 80:
+        return []
+    problems = []
+    if spills or resources.get("LOCAL", 0) or resources.get("STACK", 0):
+        problems.append("spills or local memory")
+    for opcode in ("HMMA", r"LDGSTS.*\.128", "LDSM"):
+        if not kernel.count(opcode):
+            problems.append(f"no {opcode}")
+    path = find_hot_path(kernel)
+    print(f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: {classify(path.instructions)}")
+    for team_warps in (1,) if config.max_team_warps == 1 else (2, 4):
+        shared_bytes = config.shared_bytes(team_warps)
+        ctas = resident_ctas(kernel, 128, shared_bytes)
+        per_kilobyte = path.per_kilobyte(team_warps)
+        rate = ISSUE_SLOTS_PER_CLOCK * 1024 / per_kilobyte
+        ratio = rate / HBM_BYTES_PER_CLOCK_PER_SM
+        in_flight = ctas * (4 * path.tile_bytes * (2 if config.head_dim <= 128 else 1)) / 1024
+        print(
+            f"  {f'teams of {team_warps}: ' if config.max_team_warps > 1 else ''}{per_kilobyte:.1f} instructions/KB, "
+            f"issue limit {rate:.0f} B/clk/SM = {ratio:.1f} x HBM; {shared_bytes} B dynamic shared memory, "
+            f"{ctas} CTAs/SM, {in_flight:.0f} KB in flight/SM"
+        )
+        if config.head_dim <= 128 and team_warps <= 2 and ratio < MIN_ISSUE_TO_HBM:
+            problems.append(f"issue limit {ratio:.1f} x HBM, wanted {MIN_ISSUE_TO_HBM}")
+    return problems
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", help="libraries, object files or cubins")
+    parser.add_argument("--filter", default="", help="only kernels whose name matches this regular expression")
+    parser.add_argument("--check", action="store_true", help="fail where the tensor-core decode kernels miss the gate")
+    arguments = parser.parse_args()
+    problems = []
+    for path in arguments.files:
+        for kernel in read_kernels(path):
+            if re.search(arguments.filter, kernel.name):
+                problems += [f"sm_{kernel.arch} {kernel.name}: {problem}" for problem in report(kernel)]
+    if arguments.check and problems:
+        sys.exit("\n".join(["static_report: the gate objects:", *problems]))
+
+
+if __name__ == "__main__":
+    main()

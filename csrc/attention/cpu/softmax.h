@@ -1,0 +1,82 @@
+// From raw scores to weights: scaling, softcap, ALiBi, and the online softmax (Milakov and
+// Gimelshein 2018; the tiled form is FlashAttention's).
+#pragma once
+
+#include <cmath>
+
+#include "../../common/cpu/math.h"
+#include "tile.h"
+
+namespace pagedattn::PAGEDATTN_ISA {
+
+// What turns a dot product into a logit, the same for all rows of a unit.
+struct LogitRule {
+  float scale;  // the common scale of the keys included
+  float softcap;
+  bool scale_per_key;  // the tile's key_scale applies
+};
+
+// One query row: its place, and its softmax over the keys met so far.
+struct RowState {
+  int position;
+  float alibi_slope;
+  float max;  // of the logits
+  float sum;  // of exp(logit - max)
+};
+
+// In place, scores[0, count) become logits; the lanes past them up to a whole vector become -inf,
+// so that their weight is 0.
+template <typename T>
+inline void finish_logits(const LogitRule& rule, const RowState& row, const Tile<T>& tile,
+                          float* scores) {
+  for (int t = 0; t < tile.count; t += kWidth) {
+    Vec logit = load(scores + t) * Vec(rule.scale);
+    if (rule.scale_per_key) logit = logit * load(tile.key_scale + t);
+    if (rule.softcap > 0.0f) logit = Vec(rule.softcap) * tanh(logit / Vec(rule.softcap));
+    if (row.alibi_slope != 0.0f) {
+      const Vec distance =
+          load(tile.offset + t) + Vec(static_cast<float>(tile.begin - row.position));
+      logit = at::vec::fmadd(Vec(row.alibi_slope), distance, logit);
+    }
+    store(scores + t, logit);
+  }
+  for (int t = tile.count; t % kWidth != 0; ++t) scores[t] = -kInfinity;
+}
+
+// Turns logits into weights exp(logit - max) in place and takes them into the row's softmax.
+// Returns the factor by which what was accumulated before has to shrink.
+inline float update_softmax(float* logits, int count, RowState& row) {
+  Vec max(row.max);
+  for (int t = 0; t < count; t += kWidth) max = at::vec::maximum(max, load(logits + t));
+  const float new_max = max_lanes(max);
+  Vec sum(0.0f);
+  for (int t = 0; t < count; t += kWidth) {
+    const Vec weight = exp_nonpositive(load(logits + t) - Vec(new_max));
+    store(logits + t, weight);
+    sum = sum + weight;
+  }
+  const float correction = row.max == new_max ? 1.0f : exp_nonpositive(row.max - new_max);
+  row.max = new_max;
+  row.sum = row.sum * correction + sum_lanes(sum);
+  return correction;
+}
+
+// The end of a row: lse (natural logarithm, of the sink too) and the factor that normalises the
+// accumulated output. A row that met no key gives -inf (or the sink) and 0.
+struct RowResult {
+  float lse;
+  float factor;
+};
+
+inline RowResult finish_softmax(const RowState& row, const float* sink) {
+  if (sink == nullptr) {
+    if (row.sum == 0.0f) return {-kInfinity, 0.0f};
+    return {row.max + std::log(row.sum), 1.0f / row.sum};
+  }
+  const float max = row.max < *sink ? *sink : row.max;
+  const float shrink = std::exp(row.max - max);
+  const float sum = row.sum * shrink + std::exp(*sink - max);
+  return {max + std::log(sum), shrink / sum};
+}
+
+}  // namespace pagedattn::PAGEDATTN_ISA

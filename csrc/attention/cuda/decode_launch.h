@@ -1,0 +1,13 @@
+// One instantiation per storage type T of the cache, each in a file of its own under
+// instantiations/.
+#pragma once
+
+#include "../../kernels.h"
+#include "../params.h"
+
+namespace pagedattn {
+
+template <typename T>
+void launch_decode(const AttentionParams& params, Stream stream);
+
+}  // namespace pagedattn

@@ -1,0 +1,196 @@
+// Two ways to lay a tile of 16 tokens and the query heads of one kv head on mma.m16n8k16, behind
+// one face. An mma computes D[16 x 8] += A[16 x 16] * B[16 x 8]; lane l = 4 * g + t holds
+//
+//     A  rows g, g + 8, columns 2t, 2t + 1, 2t + 8, 2t + 9        D  rows g, g + 8
+//     B  rows 2t, 2t + 1, 2t + 8, 2t + 9, column g                   columns 2t, 2t + 1
+//
+// HeadsAsColumns, up to 8 heads: the tokens fill the 16 rows, so 8 heads waste nothing.
+//
+//     S^T[tokens x heads] = K[tokens x dim] * Q^T[dim x heads]      Q^T stays in registers
+//     O^T[dim x heads]   += V^T[dim x tokens] * P^T[tokens x heads]
+//
+//   D holds S^T by rows (token g: heads 2t, 2t + 1) while B wants P^T by columns (head g: tokens
+//   2t, 2t + 1): a transposition of 8 x 8 matrices, which is one movmatrix each.
+//
+// HeadsAsRows, 16 heads per warp: the textbook orientation.
+//
+//     S[heads x tokens] = Q[heads x dim] * K^T[dim x tokens]        Q is read from shared memory
+//     O[heads x dim]   += P[heads x tokens] * V[tokens x dim]       for every tile
+//
+//   D's layout is A's, so P needs no exchange. Q in registers would cost 64 of them.
+//
+// In both, a lane's scores belong to two heads, whose softmax states 0 and 1 it keeps.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../../common/cuda/ptx.cuh"
+#include "../../../common/cuda/unroll.cuh"
+#include "tile.h"
+
+namespace pagedattn::decode_mma {
+
+// Offset, for ldmatrix x4, of this lane's row of a 16 x 16 piece of a matrix with a token or a head
+// per row. The piece's 8 x 8 quarters arrive down its columns, or along its rows:
+//     [ 0 2 ]      [ 0 1 ]
+//     [ 1 3 ]      [ 2 3 ]
+// An mma takes its operands from neighbouring registers, so each use has its order: A goes down
+// the columns and B, as two operands of 8 columns, by halves of the piece; both the other way round
+// where ldmatrix transposes.
+template <int kRowBytes>
+__device__ __forceinline__ uint32_t quarters_by_columns(int lane) {
+  return (lane % 16) * kRowBytes + (lane / 16) * 16;
+}
+template <int kRowBytes>
+__device__ __forceinline__ uint32_t quarters_by_rows(int lane) {
+  return (lane / 16 * 8 + lane % 8) * kRowBytes + (lane / 8 % 2) * 16;
+}
+
+constexpr int kPieceBytes = 32;  // 16 elements of a row
+
+template <typename T, int kHeadDim>
+struct HeadsAsColumns {
+  static constexpr int kHeads = 8;
+  static constexpr int kScores = 4;
+  static constexpr int kPieces = kHeadDim / 16;
+  static constexpr int kRowBytes = Tile<kHeadDim>::kRowBytes;
+  using Output = float[kPieces][4];
+
+  // Which of the lane's two heads element e of its scores or outputs belongs to, and where.
+  static constexpr __device__ int state_of(int e) { return e % 2; }
+  static __device__ int head(int lane, int state) { return lane % 4 * 2 + state; }
+  static __device__ int token(int lane, int e) { return lane / 4 + e / 2 * 8; }
+
+  // Lanes that hold the same heads differ in these bits of their number.
+  static constexpr int kTokenLanes = 4 + 8 + 16;
+
+  static __device__ uint32_t key_row(int lane) { return quarters_by_columns<kRowBytes>(lane); }
+  static __device__ uint32_t value_row(int lane) { return quarters_by_rows<kRowBytes>(lane); }
+
+  struct Query {
+    uint32_t b[kPieces][2];
+
+    __device__ __forceinline__ Query(uint32_t rows, int lane) {
+      // A B operand by columns is laid out like rows of heads; one load brings two pieces of dim.
+      const uint32_t address = rows + (lane % 8) * kRowBytes + (lane / 8) * 16;
+      unrolled<kPieces / 2>([&](auto i) {
+        uint32_t r[4];
+        ptx::ldmatrix_x4<i * 2 * kPieceBytes>(r, address);
+        b[2 * i][0] = r[0];
+        b[2 * i][1] = r[1];
+        b[2 * i + 1][0] = r[2];
+        b[2 * i + 1][1] = r[3];
+      });
+    }
+  };
+
+  static __device__ __forceinline__ void scores(float (&s)[kScores], const Query& query,
+                                                uint32_t key_row) {
+    unrolled<kPieces>([&](auto i) {
+      uint32_t a[4];
+      ptx::ldmatrix_x4<i * kPieceBytes>(a, key_row);
+      if constexpr (i == 0) {
+        ptx::mma_m16n8k16<T>(s, a, query.b[i], {});
+      } else {
+        ptx::mma_m16n8k16<T>(s, a, query.b[i], s);
+      }
+    });
+  }
+
+  static __device__ __forceinline__ void accumulate(Output& out, const uint32_t (&p)[kScores / 2],
+                                                    uint32_t value_row) {
+    const uint32_t b[2] = {ptx::movmatrix_trans(p[0]), ptx::movmatrix_trans(p[1])};
+    unrolled<kPieces>([&](auto i) {
+      uint32_t a[4];
+      ptx::ldmatrix_x4_trans<Tile<kHeadDim>::kMatrixBytes + i * kPieceBytes>(a, value_row);
+      ptx::mma_m16n8k16<T>(out[i], a, b, out[i]);
+    });
+  }
+
+  // Rows [head][dim] of fp32 for the merge; the padding keeps the stores below on 32 banks.
+  static constexpr int kMergeStride = kHeadDim + 4;
+  static __device__ __forceinline__ void store(float* rows, const Output& out, int lane) {
+    float* const first = rows + lane % 4 * 2 * kMergeStride + lane / 4;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) first[e % 2 * kMergeStride + i * 16 + e / 2 * 8] = out[i][e];
+    }
+  }
+};
+
+template <typename T, int kHeadDim>
+struct HeadsAsRows {
+  static constexpr int kHeads = 16;
+  static constexpr int kScores = 8;
+  static constexpr int kPieces = kHeadDim / 16;
+  static constexpr int kRowBytes = Tile<kHeadDim>::kRowBytes;
+  using Output = float[2 * kPieces][4];
+
+  static constexpr __device__ int state_of(int e) { return e / 2 % 2; }
+  static __device__ int head(int lane, int state) { return lane / 4 + state * 8; }
+  static __device__ int token(int lane, int e) { return e / 4 * 8 + lane % 4 * 2 + e % 2; }
+
+  static constexpr int kTokenLanes = 1 + 2;
+
+  static __device__ uint32_t key_row(int lane) { return quarters_by_rows<kRowBytes>(lane); }
+  static __device__ uint32_t value_row(int lane) { return quarters_by_columns<kRowBytes>(lane); }
+
+  struct Query {
+    uint32_t row;
+
+    __device__ __forceinline__ Query(uint32_t rows, int lane)
+        : row(ptx::keep(rows + quarters_by_columns<kRowBytes>(lane))) {}
+  };
+
+  static __device__ __forceinline__ void scores(float (&s)[kScores], const Query& query,
+                                                uint32_t key_row) {
+    float low[4];  // tokens 0..7
+    float high[4];
+    unrolled<kPieces>([&](auto i) {
+      uint32_t a[4];
+      uint32_t k[4];
+      ptx::ldmatrix_x4<i * kPieceBytes>(a, query.row);
+      ptx::ldmatrix_x4<i * kPieceBytes>(k, key_row);
+      if constexpr (i == 0) {
+        ptx::mma_m16n8k16<T>(low, a, {k[0], k[1]}, {});
+        ptx::mma_m16n8k16<T>(high, a, {k[2], k[3]}, {});
+      } else {
+        ptx::mma_m16n8k16<T>(low, a, {k[0], k[1]}, low);
+        ptx::mma_m16n8k16<T>(high, a, {k[2], k[3]}, high);
+      }
+    });
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[e] = low[e];
+      s[4 + e] = high[e];
+    }
+  }
+
+  static __device__ __forceinline__ void accumulate(Output& out, const uint32_t (&p)[kScores / 2],
+                                                    uint32_t value_row) {
+    unrolled<kPieces>([&](auto i) {
+      uint32_t v[4];
+      ptx::ldmatrix_x4_trans<Tile<kHeadDim>::kMatrixBytes + i * kPieceBytes>(v, value_row);
+      ptx::mma_m16n8k16<T>(out[2 * i], p, {v[0], v[1]}, out[2 * i]);
+      ptx::mma_m16n8k16<T>(out[2 * i + 1], p, {v[2], v[3]}, out[2 * i + 1]);
+    });
+  }
+
+  static constexpr int kMergeStride = kHeadDim + 8;
+  static __device__ __forceinline__ void store(float* rows, const Output& out, int lane) {
+    float* const first = rows + lane / 4 * kMergeStride + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < 2 * kPieces; ++i) {
+#pragma unroll
+      for (int state = 0; state < 2; ++state) {
+        *reinterpret_cast<float2*>(first + state * 8 * kMergeStride + i * 8) =
+            make_float2(out[i][2 * state], out[i][2 * state + 1]);
+      }
+    }
+  }
+};
+
+}  // namespace pagedattn::decode_mma

@@ -1,0 +1,5 @@
+#include "../launch.cuh"
+
+namespace pagedattn {
+template void launch_decode_mma<__nv_bfloat16, 96>(const AttentionParams&, Stream);
+}  // namespace pagedattn

@@ -1,0 +1,5 @@
+#include "../launch.cuh"
+
+namespace pagedattn {
+template void launch_decode_mma<__half, 256>(const AttentionParams&, Stream);
+}  // namespace pagedattn

@@ -1,0 +1,153 @@
+// From the block table to tiles in shared memory: one warp's walk over its tiles of a sequence.
+//
+//   tokens   first                     + 64                       + 128
+//            | tile 0 of warp 0..3     | tile 1 of warp 0..3      | ...
+//
+// A tile is two groups of 8 tokens, each within one block. The lanes of the warp hold where the
+// next 32 groups begin, lane l that of group l % 2 of every tile that is l / 2 modulo 16, and hand
+// it out by shuffles. So the table is read once in 16 tiles, 32 entries at a time, and no division
+// is left in the loop.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../../common/cuda/ptx.cuh"
+#include "../../../common/cuda/unroll.cuh"
+#include "../../../common/cuda/warp_reduce.cuh"
+#include "../../params.h"
+#include "../../visibility.h"
+#include "tile.h"
+
+namespace pagedattn::decode_mma {
+
+template <int kHeadDim>
+class TileLoader {
+  using Tile = decode_mma::Tile<kHeadDim>;
+
+ public:
+  // `visible` is not empty; the warp's tile i begins at token first_token + i * kStepTokens, its
+  // stages at shared address `tiles`.
+  __device__ __forceinline__ TileLoader(const AttentionParams& params, int seq, int kv_head,
+                                        KvRange visible, int32_t first_token, uint32_t tiles,
+                                        int lane)
+      : table_(params.block_tables + seq * params.block_table_stride),
+        last_entry_((visible.end - 1) / params.cache.block_size),
+        dst_(ptx::keep(tiles + lane_row(lane) * Tile::kRowBytes + lane_chunk(lane) * 16)),
+        last_copy_bytes_(ptx::keep(
+            kLastCopyByte + lane_chunk(lane) * 16 < params.cache.head_dim * 2 ? 16 : 0)),
+        key_(params.cache.key, kv_head, lane),
+        value_(params.cache.value, kv_head, lane) {
+    const int32_t block_size = params.cache.block_size;
+    const int32_t token =
+        first_token + lane / kGroupsPerTile * kStepTokens + lane % kGroupsPerTile * kGroupTokens;
+    next_entry_ = token / block_size;
+    next_offset_ = token % block_size;
+  }
+
+  // Starts the copies of the next tile to byte offset `stage`.
+  __device__ __forceinline__ void load(const AttentionParams& params, uint32_t stage) {
+    if (next_lane_ == kWarpSize) fetch(params.cache.block_size);
+    const uint32_t dst = stage + dst_;
+    unrolled<kGroupsPerTile>([&](auto group) {
+      const uint32_t block = __shfl_sync(kFullWarp, block_, next_lane_);
+      const uint32_t offset = __shfl_sync(kFullWarp, offset_, next_lane_);
+      ++next_lane_;
+      constexpr int kGroupByte = group * kGroupTokens * Tile::kRowBytes;
+      copy_group<kGroupByte>(dst, key_, block, offset);
+      copy_group<kGroupByte + Tile::kMatrixBytes>(dst, value_, block, offset);
+    });
+  }
+
+ private:
+  static constexpr int kTilesPerFetch = kWarpSize / kGroupsPerTile;
+  static constexpr int kFetchTokens = kTilesPerFetch * kStepTokens;
+
+  // One copy instruction covers 4 rows by 128 bytes, or 8 rows by 64 where rows are not multiples
+  // of 128; then the lanes that write at the same time take rows 4 apart, on different banks.
+  static constexpr int kLanesPerRow = Tile::kRowDataBytes % 128 == 0 ? 8 : 4;
+  static constexpr int kRowsPerCopy = kWarpSize / kLanesPerRow;
+  static constexpr int kCopyBytes = kLanesPerRow * 16;
+  static constexpr int kCopiesPerRow = Tile::kRowDataBytes / kCopyBytes;
+  // The only copy that a smaller head_dim of the same bucket cuts off.
+  static constexpr int kLastCopyByte = (kCopiesPerRow - 1) * kCopyBytes;
+
+  static __device__ int lane_chunk(int lane) { return lane % kLanesPerRow; }
+  static __device__ int lane_row(int lane) {
+    return kLanesPerRow == 8 ? lane / 8 : lane / 8 + lane / 4 % 2 * 4;
+  }
+
+  // K or V of one head, seen from this lane's row and chunk. Strides are in bytes.
+  struct Rows {
+    const char* base;
+    uint32_t block_stride;
+    uint32_t token_stride;
+
+    __device__ __forceinline__ Rows(const CacheView& view, int kv_head, int lane)
+        : base(ptx::keep(static_cast<const char*>(view.data) +
+                         2 * (kv_head * view.head_stride + lane_row(lane) * view.token_stride) +
+                         lane_chunk(lane) * 16)),
+          block_stride(static_cast<uint32_t>(2 * view.block_stride)),
+          token_stride(static_cast<uint32_t>(2 * view.token_stride)) {}
+  };
+
+  template <int kGroupByte>
+  __device__ __forceinline__ void copy_group(uint32_t dst, const Rows& rows, uint32_t block,
+                                             uint32_t offset) {
+    const char* src = ptx::address(rows.base, block, rows.block_stride);
+    src = ptx::address(src, offset, rows.token_stride);
+    unrolled<kGroupTokens / kRowsPerCopy>([&](auto i) {
+      constexpr int kRowByte = kGroupByte + i * kRowsPerCopy * Tile::kRowBytes;
+      unrolled<kCopiesPerRow - 1>([&](auto j) {
+        ptx::cp_async_16<kRowByte + j * kCopyBytes, j * kCopyBytes>(dst, src);
+      });
+      ptx::cp_async_16<kRowByte + kLastCopyByte, kLastCopyByte>(dst, src, last_copy_bytes_);
+      src = ptx::address<kRowsPerCopy>(src, rows.token_stride);
+    });
+  }
+
+  // Groups past the last visible token take the place of those in its block: a valid address.
+  __device__ __forceinline__ void fetch(int32_t block_size) {
+    next_lane_ = 0;
+    block_ = table_[min(next_entry_, last_entry_)];
+    offset_ = next_offset_;
+    next_entry_ += kFetchTokens / block_size;
+    next_offset_ += kFetchTokens % block_size;
+    if (next_offset_ >= block_size) {
+      next_offset_ -= block_size;
+      ++next_entry_;
+    }
+  }
+
+  const int32_t* table_;
+  int32_t last_entry_;
+  uint32_t dst_;
+  int last_copy_bytes_;
+  Rows key_;
+  Rows value_;
+
+  int next_lane_ = kWarpSize;  // which lane holds the next group
+  int32_t block_ = 0;
+  int32_t offset_ = 0;
+  int32_t next_entry_;
+  int32_t next_offset_;
+};
+
+// Zeroes the V rows of a landed tile that the query does not see: they may hold NaN, which a
+// weight of 0 does not silence.
+template <int kHeadDim>
+__device__ __forceinline__ void zero_unseen_values(unsigned char* stage, int32_t first_token,
+                                                   KvRange visible, int lane) {
+  using Tile = decode_mma::Tile<kHeadDim>;
+  constexpr int kChunks = Tile::kRowDataBytes / 16;
+  for (int i = lane; i < kTileTokens * kChunks; i += kWarpSize) {
+    const int row = i / kChunks;
+    const int32_t token = first_token + row;
+    if (visible.begin <= token && token < visible.end) continue;
+    *reinterpret_cast<uint4*>(stage + Tile::kMatrixBytes + row * Tile::kRowBytes +
+                              i % kChunks * 16) = make_uint4(0, 0, 0, 0);
+  }
+}
+
+}  // namespace pagedattn::decode_mma

@@ -1,0 +1,48 @@
+// The numbers of the tensor-core decode kernel, in one place. docs/kernels.md has the arithmetic
+// behind them.
+#pragma once
+
+namespace pagedattn::decode_mma {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kMaxWarpHeads = 16;
+
+// A tile is what a warp loads at a time: the K and the V rows of 16 consecutive tokens, the depth
+// of one mma. The CTA's warps take the tiles in turn.
+constexpr int kTileTokens = 16;
+constexpr int kStepTokens = kWarps * kTileTokens;
+
+// Rows come in groups of 8 tokens that lie in one block, since block sizes and first tokens are
+// multiples of 8.
+constexpr int kGroupTokens = 8;
+constexpr int kGroupsPerTile = kTileTokens / kGroupTokens;
+
+// Shared memory of one warp: kStages x (K tile, V tile), rows padded by 16 bytes. The odd number
+// of 16-byte units per row spreads 8 rows, as ldmatrix reads them, over all banks.
+template <int kHeadDim>
+struct Tile {
+  // One stage where two would leave no room for a second CTA on an SM: with 64 KiB of tiles per
+  // CTA, the other warps' loads keep the memory busy while this one computes.
+  static constexpr int kStages = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int kRowDataBytes = kHeadDim * 2;
+  static constexpr int kRowBytes = kRowDataBytes + 16;
+  static constexpr int kMatrixBytes = kTileTokens * kRowBytes;
+  static constexpr int kStageBytes = 2 * kMatrixBytes;
+  static constexpr int kWarpBytes = kStages * kStageBytes;
+
+  static_assert(kRowBytes / 16 % 2 == 1);
+};
+
+// Dynamic shared memory: the warps' tiles | each warp's softmax state per head | the query rows.
+template <int kHeadDim>
+struct SharedLayout {
+  static constexpr int kStates = kWarps * Tile<kHeadDim>::kWarpBytes;
+  static constexpr int kQuery = kStates + kWarps * kMaxWarpHeads * 2 * sizeof(float);
+
+  static constexpr int bytes(int query_rows) {
+    return kQuery + query_rows * Tile<kHeadDim>::kRowBytes;
+  }
+};
+
+}  // namespace pagedattn::decode_mma

@@ -1,0 +1,26 @@
+// The lengths of one sequence of the batch.
+#pragma once
+
+#include <cstdint>
+
+#include "../params.h"
+#include "../visibility.h"
+
+namespace pagedattn {
+
+// No value in seq_lens makes a kernel read past the block table or the host's bound.
+__device__ __forceinline__ int32_t clamped_seq_len(const AttentionParams& params, int seq) {
+  const int64_t slots = int64_t{params.max_blocks_per_seq} * params.cache.block_size;
+  const int64_t limit = slots < params.max_seq_len ? slots : params.max_seq_len;
+  const int32_t seq_len = params.seq_lens[seq];
+  if (seq_len < 0) return 0;
+  return seq_len < limit ? seq_len : static_cast<int32_t>(limit);
+}
+
+// What a decode query, which sits at the sequence's last position, sees.
+__device__ __forceinline__ KvRange decode_range(const AttentionParams& params, int seq) {
+  const int32_t seq_len = clamped_seq_len(params, seq);
+  return visible_range(params.masks, seq_len - 1, seq_len);
+}
+
+}  // namespace pagedattn

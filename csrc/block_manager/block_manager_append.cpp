@@ -1,0 +1,91 @@
+// Growth of a request: copy on write, the sliding window, slots.
+#include <algorithm>
+#include <utility>
+
+#include "block_manager.h"
+
+namespace pagedattn {
+
+std::optional<BlockCopy> BlockManager::append(std::string_view request_id, TokenSpan tokens,
+                                              Span<std::int64_t> slots) {
+  Sequence& sequence = find_resident(request_id);
+  std::optional<BlockCopy> copy;
+  if (const auto shortage = grow(sequence, tokens, slots.data, &copy)) {
+    throw OutOfBlocks(OutOfBlocks::Pool::kDevice, request_id, shortage->needed, shortage->free,
+                      capacity());
+  }
+  return copy;
+}
+
+std::optional<BlockManager::Shortage> BlockManager::grow(Sequence& sequence, TokenSpan tokens,
+                                                         std::int64_t* slots,
+                                                         std::optional<BlockCopy>* copy) {
+  if (tokens.size == 0) return std::nullopt;
+  std::vector<BlockId>& blocks = sequence.blocks;
+  const auto old_size = static_cast<std::int64_t>(blocks.size());
+  const std::int64_t new_size = table_size_after(sequence, tokens.size);
+  const bool writes_into_last = sequence.num_tokens < old_size * block_size_;
+  const std::int64_t first_block = old_size - writes_into_last;
+  // A pin holds the block's content as another request would.
+  const bool must_copy = writes_into_last && (cache_.ref_count(blocks.back()) > 1 ||
+                                              cache_.is_pinned(blocks.back()));
+
+  const std::int64_t num_expired = num_expired_blocks(sequence);
+  std::int64_t needed = new_size - old_size + must_copy;
+  for (std::int64_t i = sequence.num_given_back; i < num_expired; ++i) {
+    needed -= cache_.ref_count(blocks[i]) == 1 && !cache_.is_pinned(blocks[i]);
+  }
+  if (needed > num_free_blocks()) return Shortage{needed, num_free_blocks()};
+
+  if (config_.window) {
+    give_back(sequence, num_expired);
+    sequence.window_position = sequence.num_tokens;
+  }
+  if (must_copy) {
+    const BlockId shared = blocks.back();
+    blocks.back() = cache_.allocate();
+    cache_.release(shared);
+    *copy = BlockCopy{shared, blocks.back()};
+    ++num_copies_on_write_;
+  } else if (writes_into_last) {
+    cache_.unpublish(blocks.back());
+  }
+  cache_.allocate(new_size - old_size, &blocks);
+  sequence.first_own_block =
+      std::min(sequence.first_own_block, static_cast<std::int32_t>(first_block));
+  sequence.num_tokens += tokens.size;
+  if (slots != nullptr) write_slots(sequence, tokens.size, slots);
+  add_tokens(sequence, first_block, tokens);
+  return std::nullopt;
+}
+
+// How many leading blocks no query from the next position on can see.
+std::int64_t BlockManager::num_expired_blocks(const Sequence& sequence) const {
+  if (!config_.window) return 0;
+  return std::max<std::int64_t>(
+      sequence.num_given_back,
+      std::max<std::int64_t>(0, sequence.num_tokens - *config_.window) / block_size_);
+}
+
+void BlockManager::give_back(Sequence& sequence, std::int64_t num_expired) {
+  for (std::int64_t i = num_expired; i-- > sequence.num_given_back;) {
+    cache_.release(std::exchange(sequence.blocks[i], kNullBlock));
+  }
+  sequence.num_given_back = static_cast<std::int32_t>(num_expired);
+}
+
+void BlockManager::write_slots(const Sequence& sequence, std::int64_t count,
+                               std::int64_t* slots) const {
+  // Backwards from the end of the table, whose last block is the partial one.
+  auto block = static_cast<std::int64_t>(sequence.blocks.size()) - 1;
+  std::int64_t position = sequence.num_tokens - block * block_size_;
+  slots += count;
+  for (; count > 0; --block, position = block_size_) {
+    const std::int64_t base = sequence.blocks[block] * block_size_;
+    const std::int64_t taken = std::min(position, count);
+    for (std::int64_t i = 0; i < taken; ++i) *--slots = base + --position;
+    count -= taken;
+  }
+}
+
+}  // namespace pagedattn

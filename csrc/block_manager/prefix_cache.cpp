@@ -1,0 +1,133 @@
+#include "prefix_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace pagedattn {
+
+PrefixCache::PrefixCache(std::int32_t num_blocks, BlockId first_block, std::int32_t block_size,
+                         bool enabled, bool record_events)
+    : enabled_(enabled),
+      pool_(num_blocks, first_block),
+      index_(block_size, enabled ? num_blocks : 0),
+      events_(record_events) {}
+
+BlockId PrefixCache::allocate() {
+  const BlockId id = pool_.next_free();
+  pool_.remove_free(id);
+  if (is_published(id)) {
+    unpublish(id);
+    ++num_evictions_;
+  }
+  pool_[id].ref_count = 1;
+  return id;
+}
+
+void PrefixCache::allocate(std::int64_t count, std::vector<BlockId>* table) {
+  constexpr std::int64_t kAhead = 16;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (i % kAhead == 0) prefetch_victims(std::min(kAhead, count - i));
+    table->push_back(allocate());
+  }
+}
+
+// Eviction jumps about in memory: from the block to its prefix to the prefix's slot in the index.
+// Fetching these for several blocks at once hides the latency.
+void PrefixCache::prefetch_victims(std::int64_t count) const {
+  if (count < 2 || pool_.empty().size() > 0) return;
+  const BlockId first = pool_.cached().front();
+  BlockId id = first;
+  for (std::int64_t i = 0; i < count; ++i, id = pool_[id].next) {
+    __builtin_prefetch(&index_.node(pool_[id].prefix));
+  }
+  id = first;
+  for (std::int64_t i = 0; i < count; ++i, id = pool_[id].next) {
+    index_.prefetch(index_.node(pool_[id].prefix).hash);
+  }
+}
+
+void PrefixCache::acquire(BlockId id) {
+  if (is_free(id)) pool_.remove_free(id);
+  ++pool_[id].ref_count;
+}
+
+void PrefixCache::release(BlockId id) {
+  --pool_[id].ref_count;
+  if (is_free(id)) pool_.add_free(id);
+}
+
+void PrefixCache::publish(BlockId id, PrefixId prefix) {
+  PrefixNode& node = index_.node(prefix);
+  if (node.block != kNoBlock) return;
+  node.block = id;
+  pool_[id].prefix = prefix;
+  index_.acquire(prefix);
+  if (node.pin_count > 0) ++num_pinned_blocks_;
+  if (!events_.enabled()) return;
+
+  KvEvent event;
+  event.kind = KvEvent::Kind::kStored;
+  event.prefix = prefix;
+  event.block = id;
+  event.tokens.assign(index_.block_tokens(prefix),
+                      index_.block_tokens(prefix) + index_.block_size());
+  if (index_.is_root(node.parent)) {
+    event.cache_salt = index_.root_salt(node.parent);
+  } else {
+    event.parent = node.parent;
+  }
+  events_.add(std::move(event));
+}
+
+void PrefixCache::unpublish(BlockId id) {
+  if (!is_published(id)) return;
+  if (events_.enabled()) {
+    KvEvent event;
+    event.kind = KvEvent::Kind::kRemoved;
+    event.prefix = pool_[id].prefix;
+    events_.add(std::move(event));
+  }
+  detach(id);
+}
+
+void PrefixCache::pin(PrefixId prefix) {
+  PrefixNode& node = index_.node(prefix);
+  if (node.pin_count == 0) {
+    if (is_free(node.block)) pool_.remove_free(node.block);
+    ++num_pinned_blocks_;
+  }
+  ++node.pin_count;
+  ++num_pins_;
+  index_.acquire(prefix);
+}
+
+void PrefixCache::unpin(PrefixId prefix) {
+  PrefixNode& node = index_.node(prefix);
+  --node.pin_count;
+  --num_pins_;
+  if (node.pin_count == 0 && node.block != kNoBlock) {
+    --num_pinned_blocks_;
+    if (is_free(node.block)) pool_.add_free(node.block);
+  }
+  index_.release(prefix);
+}
+
+void PrefixCache::clear() {
+  while (pool_.num_cached_free() > 0) {
+    const BlockId id = pool_.cached().front();
+    pool_.remove_free(id);
+    detach(id);
+    pool_.add_free(id);
+  }
+  if (events_.enabled()) events_.add(KvEvent());
+}
+
+void PrefixCache::detach(BlockId id) {
+  const PrefixId prefix = std::exchange(pool_[id].prefix, kNoPrefix);
+  PrefixNode& node = index_.node(prefix);
+  node.block = kNoBlock;
+  if (node.pin_count > 0) --num_pinned_blocks_;
+  index_.release(prefix);
+}
+
+}  // namespace pagedattn

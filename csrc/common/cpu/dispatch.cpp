@@ -1,0 +1,67 @@
+// Chooses the CPU kernels of the best instruction set that this CPU has. PAGEDATTN_CPU_ISA forces
+// one by name.
+#include <cstdlib>
+#include <stdexcept>
+#include <string>
+
+#include "kernel_table.h"
+
+namespace pagedattn {
+namespace {
+
+struct InstructionSet {
+  const char* name;
+  const KernelTable* table;
+  bool (*supported)();
+};
+
+// From best to least.
+const InstructionSet kInstructionSets[] = {
+#if defined(__x86_64__)
+    {"avx512", &avx512::kernel_table,
+     [] {
+       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+              __builtin_cpu_supports("fma");
+     }},
+    {"avx2", &avx2::kernel_table,
+     [] {
+       return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+              __builtin_cpu_supports("f16c");
+     }},
+#endif
+    {"generic", &generic::kernel_table, [] { return true; }},
+};
+
+const InstructionSet& choose() {
+  const char* const forced = std::getenv("PAGEDATTN_CPU_ISA");
+  if (forced == nullptr || *forced == '\0') {
+    for (const InstructionSet& set : kInstructionSets) {
+      if (set.supported()) return set;
+    }
+  }
+  std::string names;
+  for (const InstructionSet& set : kInstructionSets) {
+    if (std::string(set.name) == forced) {
+      if (set.supported()) return set;
+      throw std::runtime_error("PAGEDATTN_CPU_ISA=" + std::string(forced) +
+                               ": this CPU does not have that instruction set");
+    }
+    names += names.empty() ? set.name : std::string(", ") + set.name;
+  }
+  throw std::runtime_error("PAGEDATTN_CPU_ISA=" + std::string(forced) +
+                           ": unknown instruction set, want one of " + names);
+}
+
+const InstructionSet& chosen() {
+  static const InstructionSet& set = choose();
+  return set;
+}
+
+}  // namespace
+
+const KernelTable& cpu_kernels() { return *chosen().table; }
+
+const char* cpu_isa_name() { return chosen().name; }
+
+}  // namespace pagedattn

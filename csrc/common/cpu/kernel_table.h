@@ -1,0 +1,18 @@
+// One table per instruction set that the CPU kernels are compiled for.
+#pragma once
+
+#include "../../kernels.h"
+
+namespace pagedattn {
+
+namespace generic {
+extern const KernelTable kernel_table;
+}
+namespace avx2 {
+extern const KernelTable kernel_table;
+}
+namespace avx512 {
+extern const KernelTable kernel_table;
+}
+
+}  // namespace pagedattn

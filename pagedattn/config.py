@@ -1,0 +1,79 @@
+"""Settings of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Keyword arguments of :class:`pagedattn.Engine`; the names are vLLM's.
+
+    block_size: tokens per block, a multiple of 8 from 8 to 512 (1 too on the CPU).
+    num_blocks or kv_cache_bytes: size of the KV cache. With neither: on CUDA what profiling leaves
+    of gpu_memory_utilization of the device's memory, on the CPU a quarter of the free memory, at
+    most 4 GiB.
+    kv_cache_dtype: "auto", the model's dtype.
+    max_model_len: most tokens of a sequence, prompt and answer; None: what the model is made for,
+    or what the cache can hold if that is less.
+    max_num_seqs: most sequences running at once.
+    max_num_batched_tokens: most tokens computed per step; without chunked prefill at least
+    max_model_len.
+    enable_prefix_caching: blocks of equal prefixes are computed once and shared.
+    enable_chunked_prefill: long prompts are cut into pieces that share steps with decodes.
+    preemption: what happens to a sequence when blocks run out: "recompute" ("auto" chooses it).
+
+    Raises ValueError, naming the argument, for a value out of its range or not supported.
+    """
+
+    block_size: int = 16
+    num_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: str = "auto"
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int = 2048
+    enable_prefix_caching: bool = True
+    enable_chunked_prefill: bool = True
+    preemption: str = "auto"
+    swap_space_bytes: int = 0
+    speculative: Mapping[str, Any] | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        size = self.block_size
+        if size != 1 and (size % 8 or not 8 <= size <= 512):
+            raise ValueError(f"block_size must be a multiple of 8 from 8 to 512, got {size}")
+        if self.num_blocks is not None and self.kv_cache_bytes is not None:
+            raise ValueError("give num_blocks or kv_cache_bytes, not both")
+        for name in (
+            "num_blocks",
+            "kv_cache_bytes",
+            "max_model_len",
+            "max_num_seqs",
+            "max_num_batched_tokens",
+        ):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ValueError(
+                f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
+            )
+        if self.preemption not in ("auto", "recompute", "swap"):
+            raise ValueError(
+                f'preemption must be "auto", "recompute" or "swap", got {self.preemption!r}'
+            )
+        unsupported = {
+            "kv_cache_dtype": self.kv_cache_dtype != "auto",
+            "preemption": self.preemption == "swap",
+            "swap_space_bytes": self.swap_space_bytes != 0,
+            "speculative": self.speculative is not None,
+            "compile": self.compile,
+        }
+        for name, asked_for in unsupported.items():
+            if asked_for:
+                raise ValueError(f"{name}={getattr(self, name)!r} is not supported yet")

@@ -1,0 +1,1 @@
+"""Adapters between pagedattn and model libraries."""

@@ -1,0 +1,206 @@
+"""Continuous batching: which tokens of which requests the next step computes.
+
+After every step requests join and leave (Orca, OSDI 2022); long prompts are cut into chunks that
+share a step with the decodes of others (Sarathi-Serve, OSDI 2024); when blocks run out, the least
+urgent request gives up its blocks and is recomputed later (vLLM, SOSP 2023).
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+
+from .block_manager import AllocationStatus, BlockManager, OutOfBlocks
+from .request import FinishReason, Request, RequestState
+
+
+@dataclass
+class Step:
+    """What one step computes.
+
+    num_tokens: how many of each request's uncomputed tokens; requests in order of the batch.
+    copies: (src, dst) blocks to copy before anything is written.
+    """
+
+    num_tokens: dict[Request, int] = field(default_factory=dict)
+    copies: list[tuple[int, int]] = field(default_factory=list)
+
+    @property
+    def requests(self) -> list[Request]:
+        return list(self.num_tokens)
+
+    def samples(self, request: Request) -> bool:
+        """Whether the step computes the request's last known token, so that a new one follows."""
+        return self.num_tokens[request] == request.num_uncomputed_tokens
+
+
+class Scheduler:
+    """First come first served within a priority (lower values first), over one block manager.
+
+    max_num_batched_tokens: tokens computed per step. max_num_seqs: sequences running at once.
+    enable_chunked_prefill: without it a prompt is computed in one step, or waits.
+    """
+
+    def __init__(
+        self,
+        block_manager: BlockManager,
+        *,
+        max_num_batched_tokens: int,
+        max_num_seqs: int,
+        enable_chunked_prefill: bool = True,
+    ) -> None:
+        self.block_manager = block_manager
+        self.max_num_batched_tokens = max_num_batched_tokens
+        # Each running sequence must be able to decode in every step.
+        self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
+        self.enable_chunked_prefill = enable_chunked_prefill
+        self.waiting: list[Request] = []  # most urgent first
+        self.running: dict[str, Request] = {}  # by sequence_id
+        self.num_preemptions = 0
+        self._num_arrivals = 0
+
+    @property
+    def has_unfinished(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    def add(self, request: Request) -> None:
+        """Queues a request. Raises ValueError if it asks for more samples than can ever run."""
+        if request.num_unforked_samples > self.max_num_seqs:
+            raise ValueError(
+                f"{request.num_unforked_samples} samples asked for, but at most {self.max_num_seqs}"
+                " sequences run at once (the smaller of max_num_seqs and max_num_batched_tokens)"
+            )
+        request.arrival = self._num_arrivals
+        self._num_arrivals += 1
+        self._enqueue(request)
+
+    def schedule(self) -> Step:
+        """Plans a step and makes room for it: after this every planned token has its slot.
+
+        Raises OutOfBlocks if a request does not fit although no other holds a block.
+        """
+        step = Step()
+        preemptions = self.num_preemptions
+        self._continue_running(step)
+        if self.num_preemptions == preemptions:
+            self._admit_waiting(step)
+        return step
+
+    def complete(self, step: Step) -> None:
+        """Notes that the step's tokens are in the cache. Call before the new tokens are added."""
+        for request, count in step.num_tokens.items():
+            request.num_computed_tokens += count
+
+    def fail(self, step: Step) -> None:
+        """Puts the requests of a step that was not computed back in the queue."""
+        for request in step.requests:
+            if request.state is RequestState.RUNNING:
+                self._preempt(request)
+
+    def fork(self, request: Request) -> list[Request]:
+        """Splits a request whose prompt is computed into its samples; the first is itself."""
+        children = [request.fork(i) for i in range(1, request.num_unforked_samples)]
+        for child in children:
+            self.block_manager.fork(request.sequence_id, child.sequence_id)
+            self.running[child.sequence_id] = child
+        request.num_unforked_samples = 1
+        return [request, *children]
+
+    def finish(self, request: Request, reason: FinishReason) -> None:
+        """Ends a request; a running one gives its blocks back. A finished one stays as it is."""
+        if request.state is RequestState.RUNNING:
+            self._release(request)
+        elif request.state is RequestState.WAITING:
+            self.waiting.remove(request)
+        else:
+            return
+        request.finish(reason)
+
+    def _continue_running(self, step: Step) -> None:
+        budget = self.max_num_batched_tokens
+        # Decodes first: a prompt that resumes must not hold up everyone's next token.
+        for request in sorted(self.running.values(), key=lambda r: (not r.is_decoding, r.urgency)):
+            count = min(request.num_uncomputed_tokens, budget)
+            if request.state is not RequestState.RUNNING or count == 0:
+                continue
+            if self._grow(request, count, step):
+                step.num_tokens[request] = count
+                budget -= count
+
+    def _grow(self, request: Request, count: int, step: Step) -> bool:
+        """Appends the next ``count`` tokens, at the expense of less urgent requests if need be.
+
+        False: the request itself was the least urgent one.
+        """
+        start = request.num_computed_tokens
+        token_ids = request.token_ids[start : start + count]
+        while True:
+            try:
+                result = self.block_manager.append(request.sequence_id, token_ids)
+            except OutOfBlocks:
+                if len(self.running) == 1:
+                    raise
+                victim = max(self.running.values(), key=lambda r: r.urgency)
+                for preempted in self._preempt(victim):
+                    step.num_tokens.pop(preempted, None)
+                if request.state is not RequestState.RUNNING:
+                    return False
+            else:
+                step.copies += result.copies
+                return True
+
+    def _admit_waiting(self, step: Step) -> None:
+        budget = self.max_num_batched_tokens - sum(step.num_tokens.values())
+        places = self.max_num_seqs - sum(r.num_unforked_samples for r in self.running.values())
+        while self.waiting and budget > 0:
+            request = self.waiting[0]
+            if request.num_unforked_samples > places:
+                return
+            count = self._allocate(request, budget)
+            if count == 0:
+                return
+            del self.waiting[0]
+            self.running[request.sequence_id] = request
+            step.num_tokens[request] = count
+            budget -= count
+            places -= request.num_unforked_samples
+
+    def _allocate(self, request: Request, budget: int) -> int:
+        """Admits a request; returns how many tokens it computes in this step, 0 if it must wait."""
+        manager, token_ids = self.block_manager, request.token_ids
+        num_cached = manager.lookup(token_ids, cache_salt=request.cache_salt)
+        uncached = len(token_ids) - num_cached
+        count = min(uncached, budget)
+        if count < uncached and not self.enable_chunked_prefill:
+            return 0
+        # With nothing running there is nothing to wait for: try, and let the error tell.
+        if self.running and manager.can_allocate(len(token_ids)) is not AllocationStatus.OK:
+            return 0
+        allocation = manager.allocate(
+            request.sequence_id, token_ids[: num_cached + count], cache_salt=request.cache_salt
+        )
+        request.admit(allocation.num_cached_tokens)
+        return count
+
+    def _preempt(self, request: Request) -> list[Request]:
+        """Sends a request back to the queue, and those that share its uncomputed blocks too."""
+        preempted = [request]
+        holders = self._release(request)
+        request.preempt()
+        self._enqueue(request)
+        self.num_preemptions += 1
+        for holder in holders:
+            if holder.state is RequestState.RUNNING:
+                preempted += self._preempt(holder)
+        return preempted
+
+    def _release(self, request: Request) -> list[Request]:
+        """Frees a running request's blocks; returns the holders of those not computed."""
+        del self.running[request.sequence_id]
+        holders = self.block_manager.free(
+            request.sequence_id, num_computed=request.num_computed_tokens
+        )
+        return [self.running[sequence_id] for sequence_id in holders]
+
+    def _enqueue(self, request: Request) -> None:
+        insort(self.waiting, request, key=lambda r: r.urgency)

@@ -1,0 +1,134 @@
+// The hash index and the prefix tree, above all when hashes collide.
+#include <map>
+#include <random>
+#include <set>
+#include <vector>
+
+#include "expect.h"
+#include "hash_index.h"
+#include "prefix_index.h"
+
+namespace pagedattn::test {
+namespace {
+
+// Random inserts, finds and erases against a std::map, with `num_hashes` different hashes.
+void index_agrees_with_a_map(int num_hashes) {
+  std::mt19937 rng(num_hashes);
+  HashIndex index(0);
+  std::map<std::int32_t, std::uint64_t> expected;
+  for (int step = 0; step < 20000; ++step) {
+    const auto id = static_cast<std::int32_t>(rng() % 300);
+    const auto known = expected.find(id);
+    if (known == expected.end()) {
+      const std::uint64_t hash = (rng() % num_hashes) * 0x123456789abcdefull;
+      index.insert(hash, id);
+      expected[id] = hash;
+    } else {
+      EXPECT(index.find(known->second, [&](std::int32_t other) { return other == id; }) == id);
+      if (rng() % 2) {
+        index.erase(known->second, id);
+        expected.erase(known);
+      }
+    }
+    EXPECT(index.size() == static_cast<std::int64_t>(expected.size()));
+  }
+  for (const auto& [id, hash] : expected) {
+    const auto same = [id = id](std::int32_t other) { return other == id; };
+    EXPECT(index.find(hash, same) == id);
+    index.erase(hash, id);
+    EXPECT(index.find(hash, same) == HashIndex::kNone);
+  }
+}
+
+void erase_moves_entries_back_over_the_end_of_the_table() {
+  HashIndex index(0);  // 16 slots
+  for (std::int32_t id = 0; id < 6; ++id) index.insert(14, id);  // slots 14, 15, 0, 1, 2, 3
+  index.insert(0, 6);
+  index.erase(14, 0);
+  for (std::int32_t id = 1; id < 6; ++id) {
+    EXPECT(index.find(14, [&](std::int32_t other) { return other == id; }) == id);
+  }
+  EXPECT(index.find(0, [](std::int32_t other) { return other == 6; }) == 6);
+}
+
+void equal_hashes_do_not_make_prefixes_equal() {
+  PrefixIndex index(2, 10);
+  const PrefixId root = index.find_or_create_root(std::nullopt);
+  const Token tokens[3][2] = {{1, 2}, {1, 3}, {2, 2}};
+  std::set<PrefixId> ids;
+  for (const auto& block : tokens) {
+    EXPECT(index.find_child(root, 7, block) == kNoPrefix);
+    const PrefixId id = index.find_or_create_child(root, 7, block);
+    index.acquire(id);
+    ids.insert(id);
+    EXPECT(index.find_child(root, 7, block) == id);
+    // Same tokens and hash under another parent: another prefix.
+    EXPECT(index.find_child(id, 7, block) == kNoPrefix);
+  }
+  EXPECT(ids.size() == 3);
+}
+
+void a_prefix_lives_while_something_refers_to_it() {
+  PrefixIndex index(1, 10);
+  const PrefixId root = index.find_or_create_root("salt");
+  index.acquire(root);
+  const Token a = 1;
+  const Token b = 2;
+  const PrefixId parent = index.find_or_create_child(root, 1, &a);
+  index.acquire(parent);
+  const PrefixId child = index.find_or_create_child(parent, 2, &b);
+  index.acquire(child);
+  index.release(root);
+  index.release(parent);
+  EXPECT(index.find_child(parent, 2, &b) == child);
+  EXPECT(index.num_nodes() == 4);  // the root without salt lives for ever
+  index.release(child);
+  EXPECT(index.num_nodes() == 1);
+  EXPECT(index.find_root("salt") == kNoPrefix);
+}
+
+void roots_are_found_by_their_salt() {
+  PrefixIndex index(1, 10);
+  const PrefixId none = index.find_or_create_root(std::nullopt);
+  const PrefixId empty = index.find_or_create_root("");
+  const PrefixId salted = index.find_or_create_root("x");
+  EXPECT(none != empty && empty != salted && none != salted);
+  EXPECT(index.find_root("x") == salted);
+  EXPECT(index.find_root("y") == kNoPrefix);
+  EXPECT(index.root_salt(salted) == CacheSalt("x"));
+  EXPECT(!index.root_salt(none));
+}
+
+void hashes_differ_between_blocks_and_seeds() {
+  std::set<std::uint64_t> hashes;
+  for (std::int64_t size = 1; size <= 9; ++size) {
+    for (std::int64_t changed = 0; changed < size; ++changed) {
+      std::vector<std::int64_t> words(size, 5);
+      words[changed] = 6;
+      hashes.insert(hash_words(1, words.data(), size));
+      hashes.insert(hash_words(2, words.data(), size));
+    }
+  }
+  EXPECT(hashes.size() == 90);
+  std::set<std::uint64_t> byte_hashes;
+  const std::string text = "abcdefghijklmnopqrst";
+  for (std::size_t size = 0; size <= text.size(); ++size) {
+    byte_hashes.insert(hash_bytes(1, text.data(), size));
+  }
+  EXPECT(byte_hashes.size() == text.size() + 1);
+}
+
+}  // namespace
+}  // namespace pagedattn::test
+
+int main() {
+  using namespace pagedattn::test;
+  index_agrees_with_a_map(1000000);
+  index_agrees_with_a_map(3);
+  erase_moves_entries_back_over_the_end_of_the_table();
+  equal_hashes_do_not_make_prefixes_equal();
+  a_prefix_lives_while_something_refers_to_it();
+  roots_are_found_by_their_salt();
+  hashes_differ_between_blocks_and_seeds();
+  return num_failures;
+}

@@ -1,0 +1,235 @@
+"""Plants one bug at a time in the kernels' numerics and sees the op tests fail.
+
+`python tests/mutate.py [--backend cpu|simt] [NAME...]` works in a copy of the repository under
+build/mutate. A mutation that no test notices, or whose text is no longer in the file, is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+COPY = ROOT / "build" / "mutate"
+CPU = "csrc/attention/cpu/"
+CUDA = "csrc/attention/cuda/"
+DECODE = "tests/ops/test_decode.py"
+VARLEN = "tests/ops/test_varlen.py"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """Replaces `old`, which occurs once in `file`, by `new`; `tests` is where it has to show."""
+
+    name: str
+    backend: str
+    file: str
+    old: str
+    new: str
+    tests: str = DECODE
+
+
+MUTATIONS = [
+    Mutation(
+        "mask: window one token too long",
+        "cpu",
+        "csrc/attention/visibility.h",
+        "q_pos - masks.window_left;",
+        "q_pos - masks.window_left - 1;",
+    ),
+    Mutation(
+        "mask: query sees the next token",
+        "cpu",
+        "csrc/attention/visibility.h",
+        "sees_ahead ? seq_len : q_pos + 1;",
+        "sees_ahead || q_pos + 1 == seq_len ? seq_len : q_pos + 2;",
+        VARLEN,
+    ),
+    Mutation(
+        "block: the next entry of the table",
+        "cpu",
+        CPU + "tile.h",
+        "int block_index = begin / cache.block_size;",
+        "int block_index = begin / (cache.block_size + 1);",
+    ),
+    Mutation(
+        "rescale: skipped",
+        "cpu",
+        CPU + "attention.cpp",
+        "if (correction != 1.0f) scale_row",
+        "if (correction > 1.0f) scale_row",
+    ),
+    Mutation(
+        "scale: key scale of the tile's first token for all",
+        "cpu",
+        CPU + "softmax.h",
+        "logit * load(tile.key_scale + t);",
+        "logit * Vec(tile.key_scale[0]);",
+    ),
+    Mutation(
+        "scale: value scale left out of the output",
+        "cpu",
+        CPU + "attention.cpp",
+        "result.factor * value_scale;",
+        "result.factor * (value_scale * 0.0f + 1.0f);",
+    ),
+    Mutation(
+        "tail: lanes past the tile count as tokens",
+        "cpu",
+        CPU + "softmax.h",
+        "scores[t] = -kInfinity;",
+        "scores[t] += 0.0f;",
+    ),
+    Mutation(
+        "mask: window one token too short in tensor-core decode",
+        "simt",
+        CUDA + "decode_mma/masks.cuh",
+        "visible.begin <= token && token",
+        "visible.begin < token && token",
+    ),
+    Mutation(
+        "block: offset in the block not carried over",
+        "simt",
+        CUDA + "decode_mma/loader.cuh",
+        "      next_offset_ -= block_size;\n      ++next_entry_;",
+        "      next_offset_ -= block_size;",
+    ),
+    Mutation(
+        "rescale: sum kept when the reference moves",
+        "simt",
+        CUDA + "decode_mma/softmax.cuh",
+        "sum[state] *= rescale[state];",
+        "sum[state] *= 1.0f;",
+    ),
+    Mutation(
+        "tail: V rows past the end keep what they hold",
+        "simt",
+        CUDA + "decode_mma/loader.cuh",
+        "make_uint4(0, 0, 0, 0);",
+        "make_uint4(~0u, ~0u, ~0u, ~0u);",
+    ),
+    Mutation(
+        "rescale: output kept when the maximum rises in varlen",
+        "simt",
+        CUDA + "varlen.cuh",
+        "out[r][j].y *= factor;",
+        "out[r][j].y *= 1.0f;",
+        VARLEN,
+    ),
+    Mutation(
+        "scale: left out by the SIMT-core decode kernel",
+        "simt",
+        CUDA + "decode.cuh",
+        "v_scale[t] = value_scale.at(slot);",
+        "v_scale[t] = 1.0f;",
+    ),
+    Mutation(
+        "partitions: the last one left out of the reduction",
+        "simt",
+        CUDA + "reduce_partitions.cuh",
+        "(range.end - 1) / partition_size + 1 : begin",
+        "(range.end - 1) / partition_size + (range.end <= partition_size) : begin",
+    ),
+]
+
+
+def run(command: list[str | Path], **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        cwd=COPY,
+        env={**os.environ, **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def synchronize() -> None:
+    """Brings the copy up to date; unchanged files keep their time, so that little is rebuilt."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listed.stdout.splitlines():
+        source, target = ROOT / name, COPY / name
+        if not source.is_file():
+            continue
+        if target.exists() and target.read_bytes() == source.read_bytes():
+            continue
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(source, target)
+
+
+def build(backend: str) -> None:
+    """The library under test, in the copy. The CPU library is needed by both backends."""
+    commands: list[list[str | Path]] = [
+        [sys.executable, "setup.py", "--quiet", "build_ext", "--inplace"]
+    ]
+    if backend == "simt":
+        commands.append([sys.executable, "tests/simt/build.py", "pagedattn_simt"])
+    for command in commands:
+        result = run(command, PAGEDATTN_CUDA="0")
+        if result.returncode != 0:
+            sys.exit(f"the build failed:\n{result.stdout}")
+
+
+def tests_pass(backend: str, tests: str) -> bool:
+    """Whether all tests of the backend pass; anything but passed or failed tests is an error."""
+    result = run([sys.executable, "-m", "pytest", "-x", "-q", "-k", backend, tests])
+    if result.returncode not in (0, 1):
+        sys.exit(f"pytest could not run {tests} -k {backend}:\n{result.stdout}")
+    return result.returncode == 0
+
+
+def is_noticed(mutation: Mutation) -> bool:
+    path = COPY / mutation.file
+    original = path.read_text()
+    if original.count(mutation.old) != 1:
+        sys.exit(f"'{mutation.name}': its text is not once in {mutation.file}")
+    path.write_text(original.replace(mutation.old, mutation.new))
+    try:
+        build(mutation.backend)
+        return not tests_pass(mutation.backend, mutation.tests)
+    finally:
+        path.write_text(original)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", help="run mutations whose name contains one of these")
+    parser.add_argument("--backend", choices=["cpu", "simt"])
+    arguments = parser.parse_args()
+    chosen = [
+        mutation
+        for mutation in MUTATIONS
+        if arguments.backend in (None, mutation.backend)
+        and (not arguments.names or any(name in mutation.name for name in arguments.names))
+    ]
+    synchronize()
+    unnoticed = []
+    for backend in sorted({mutation.backend for mutation in chosen}):
+        mutations = [mutation for mutation in chosen if mutation.backend == backend]
+        build(backend)
+        for tests in sorted({mutation.tests for mutation in mutations}):
+            if not tests_pass(backend, tests):
+                sys.exit(f"{tests} -k {backend} fails without a mutation")
+        for mutation in mutations:
+            noticed = is_noticed(mutation)
+            print(f"{backend}: {mutation.name}: {'noticed' if noticed else 'NOT NOTICED'}")
+            if not noticed:
+                unnoticed.append(mutation)
+        build(backend)
+    if unnoticed:
+        sys.exit(f"{len(unnoticed)} of {len(chosen)} mutations went unnoticed")
+
+
+if __name__ == "__main__":
+    main()

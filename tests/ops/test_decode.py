@@ -1,0 +1,178 @@
+"""Decode attention, V1, V2 and paged_attention, against the float64 reference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from pagedattn import reference
+
+from .backends import Backend
+from .cases import Spec, built
+from .pairwise import all_pairs
+from .running import (
+    assert_as_expected,
+    assert_lse_close,
+    assert_out_close,
+    run_paged_attention,
+    run_v1,
+    run_v2,
+)
+
+FP8_E4M3, FP8_E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
+SHAPE_FACTORS = {
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "head_dim": [32, 64, 80, 96, 112, 120, 128, 192, 256],
+    "heads": [(1, 1), (4, 4), (9, 3), (40, 40), (64, 8), (12, 1)],
+    "block_size": [8, 16, 32, 128, 512],
+    "layout": ["NHD", "HND"],
+    "interleaved": [False, True],
+    "packed_query": [False, True],
+}
+SHAPES = [Spec(**row) for row in all_pairs(SHAPE_FACTORS)]
+
+QUANTIZED_FACTORS = {
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "cache_dtype": [FP8_E4M3, FP8_E5M2, INT8],
+    "scale_kind": ["none", "tensor", "head", "token_head"],
+    "head_dim": [40, 64, 128, 256],
+    "heads": [(4, 4), (9, 3), (12, 1)],
+    "block_size": [8, 16, 32],
+    "layout": ["NHD", "HND"],
+    "interleaved": [False, True],
+}
+QUANTIZED = [Spec(**row) for row in all_pairs(QUANTIZED_FACTORS)]
+
+LONG = [
+    Spec(dtype=torch.float32, seq_lens=(4097, 3), heads=(4, 2)),
+    Spec(dtype=torch.float16, seq_lens=(5000,), heads=(9, 3), block_size=32, layout="NHD"),
+    Spec(dtype=torch.bfloat16, seq_lens=(1, 8200), heads=(2, 1), head_dim=128, block_size=512),
+]
+
+MASKS = [
+    Spec(
+        dtype=dtype,
+        head_dim=head_dim,
+        heads=(6, 2),
+        window_left=window_left,
+        softcap=softcap,
+        alibi=alibi,
+        sinks=sinks,
+    )
+    for (dtype, head_dim), window_left, softcap, alibi, sinks in itertools.product(
+        [(torch.float32, 64), (torch.bfloat16, 80)],
+        [-1, 21],
+        [0.0, 3.0],
+        [False, True],
+        [False, True],
+    )
+] + [Spec(window_left=w, sinks=w == 0) for w in (0, 1, 15, 16, 63, 64, 1000)]
+
+OPS = {"v1": run_v1, "v2": run_v2, "paged_attention": run_paged_attention}
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("spec", SHAPES + QUANTIZED + LONG + MASKS, ids=str)
+def test_matches_the_reference(spec: Spec, op: str, backend: Backend):
+    assert_as_expected(OPS[op](built(spec), backend), built(spec))
+
+
+@pytest.mark.parametrize("partition_size", [64, 128, 192, 512, 1024])
+@pytest.mark.parametrize("block_size", [8, 32, 512])
+def test_v2_partition_size_is_free_of_block_size(
+    partition_size: int, block_size: int, backend: Backend
+):
+    case = built(Spec(block_size=block_size, seq_lens=(1, 64, 65, 513, 700)))
+    assert_as_expected(run_v2(case, backend, partition_size=partition_size), case)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [Spec(), Spec(sinks=True, dtype=torch.float16), Spec(window_left=100, softcap=5.0, alibi=True)],
+    ids=str,
+)
+def test_v2_partials(spec: Spec, backend: Backend):
+    """Each is the normalised attention over its partition alone, without sinks; the workspace of
+    a partition without a visible key is not written."""
+    partition_size = 64
+    case = built(replace(spec, seq_lens=(0, 1, 63, 64, 65, 300)))
+    result = run_v2(case, backend, partition_size=partition_size, extra_partitions=2)
+    _, _, partial_out, partial_lse = reference.paged_attention_v2(
+        case.query.double(),
+        case.key_cache,
+        case.value_cache,
+        case.block_tables,
+        case.seq_lens,
+        partition_size,
+        case.scale,
+        **case.options,
+    )
+    num_partitions = partial_lse.shape[2]
+    visible = partial_lse > -math.inf
+    written_out = result.partial_out[:, :, :num_partitions]
+    written_lse = result.partial_lse[:, :, :num_partitions]
+    assert_out_close(written_out[visible], partial_out[visible])
+    assert_lse_close(written_lse[visible], partial_lse[visible])
+    assert written_out[~visible].isnan().all()
+    assert written_lse[~visible].isnan().all()
+    assert result.partial_out[:, :, num_partitions:].isnan().all()
+    assert result.partial_lse[:, :, num_partitions:].isnan().all()
+
+
+def test_a_sequence_without_keys_gives_zeros_and_its_sink(backend: Backend):
+    empty = built(Spec(seq_lens=(0, 0)))
+    for result in (run_v1(empty, backend), run_v2(empty, backend)):
+        assert torch.equal(result.out, torch.zeros_like(result.out))
+        assert (result.lse == -math.inf).all()
+    with_sinks = built(Spec(seq_lens=(0, 0), sinks=True))
+    for result in (run_v1(with_sinks, backend), run_v2(with_sinks, backend)):
+        assert torch.equal(result.out, torch.zeros_like(result.out))
+        assert_lse_close(result.lse, with_sinks.masks["sinks"].expand_as(result.lse))
+
+
+def test_an_empty_batch_is_taken(backend: Backend):
+    case = built(Spec(seq_lens=()))
+    assert run_v1(case, backend).out.shape == (0, 4, 64)
+    assert run_v2(case, backend).out.shape == (0, 4, 64)
+    assert run_paged_attention(case, backend).out.shape == (0, 4, 64)
+
+
+def test_out_and_lse_may_be_strided_and_lse_left_out(backend: Backend):
+    case = built(Spec(seq_lens=(5, 40)))
+    given = case.to(backend.device)
+    num_seqs, num_q_heads, head_dim = case.query.shape
+    out = torch.full((num_seqs, num_q_heads, 2, head_dim), math.nan).to(backend.device)[:, :, 1]
+    lse = torch.full((num_q_heads, num_seqs), math.nan).to(backend.device).t()
+    arguments = (given.query, given.key_cache, given.value_cache, given.block_tables)
+    arguments += (given.seq_lens, case.max_seq_len, case.scale)
+    backend.ops.paged_attention_v1(out, *arguments, lse=lse)
+    assert_out_close(out.cpu().contiguous(), case.expected[0])
+    assert_lse_close(lse.cpu().contiguous(), case.expected[1])
+    without_lse = torch.full((num_seqs, num_q_heads, head_dim), math.nan).to(backend.device)
+    backend.ops.paged_attention_v1(without_lse, *arguments)
+    assert torch.equal(without_lse.cpu(), out.cpu())
+
+
+def test_a_long_tail_of_equal_logits_keeps_its_mean(backend: Backend):
+    """All weights equal: the output is the plain mean, and lse = logit + log(seq_len)."""
+    case = built(Spec(seq_lens=(1000,)))
+    uniform = replace(case, query=torch.zeros_like(case.query))
+    result = run_v1(uniform, backend)
+    assert_as_expected(result, uniform)
+    assert_lse_close(result.lse, torch.full_like(result.lse, math.log(1000)))
+
+
+def test_large_logits_do_not_overflow(backend: Backend):
+    """Logits of several hundred: exp of any of them alone would be infinite."""
+    case = built(Spec(seq_lens=(3, 130, 500)))
+    sharp = replace(case, query=case.query, scale=40.0)
+    for result in (run_v1(sharp, backend), run_v2(sharp, backend)):
+        out, lse = sharp.expected
+        assert lse.max() > 200
+        torch.testing.assert_close(result.lse.double(), lse, rtol=1e-5, atol=0)
+        # An error of 1e-6 in such a logit is one of 1e-4 in its weight.
+        torch.testing.assert_close(result.out.double(), out, rtol=0, atol=2e-3)

@@ -1,0 +1,170 @@
+"""Varlen attention (prefill, chunks, drafts, mixed batches) against the float64 reference."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from .backends import Backend
+from .cases import Spec, build, built
+from .pairwise import all_pairs
+from .running import assert_as_expected, assert_lse_close, assert_out_close, run_v1, run_varlen
+
+FP8_E4M3, FP8_E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
+
+
+def mixed(block_size: int) -> dict[str, tuple[int, ...]]:
+    """Decodes, a prefill, chunks of a prefill and empty queries in one batch."""
+    b = block_size
+    pairs = [(1, b), (b + 1, b + 1), (3, 2 * b + 5), (0, 9), (1, 1), (0, 0), (70, b + 100)]
+    return {"query_lens": tuple(q for q, _ in pairs), "seq_lens": tuple(k for _, k in pairs)}
+
+
+SHAPE_FACTORS = {
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "head_dim": [32, 64, 80, 96, 112, 120, 128, 192, 256],
+    "heads": [(1, 1), (4, 4), (9, 3), (40, 40), (64, 8), (12, 1)],
+    "block_size": [8, 16, 32, 128, 512],
+    "layout": ["NHD", "HND"],
+    "interleaved": [False, True],
+    "packed_query": [False, True],
+    "causal": [False, True],
+}
+SHAPES = [Spec(**row, **mixed(min(row["block_size"], 32))) for row in all_pairs(SHAPE_FACTORS)]
+
+QUANTIZED_FACTORS = {
+    "dtype": [torch.float32, torch.float16, torch.bfloat16],
+    "cache_dtype": [FP8_E4M3, FP8_E5M2, INT8],
+    "scale_kind": ["none", "tensor", "head", "token_head"],
+    "head_dim": [40, 64, 128, 256],
+    "heads": [(4, 4), (9, 3), (12, 1)],
+    "block_size": [8, 16, 32],
+    "layout": ["NHD", "HND"],
+    "interleaved": [False, True],
+}
+QUANTIZED = [Spec(**row, **mixed(row["block_size"])) for row in all_pairs(QUANTIZED_FACTORS)]
+
+MASK_OPTIONS = {
+    "window_left": [-1, 0, 21],
+    "softcap": [0.0, 3.0],
+    "alibi": [False, True],
+    "sinks": [False, True],
+    "causal": [False, True],
+    "tree": [False, True],
+}
+DRAFTS = {"query_lens": (8, 1, 64, 3, 0), "seq_lens": (8, 30, 150, 65, 4)}
+MASKS = [
+    Spec(heads=(6, 2), **DRAFTS, **dict(zip(MASK_OPTIONS, values, strict=True)))
+    for values in itertools.product(*MASK_OPTIONS.values())
+] + [
+    Spec(
+        dtype=dtype,
+        heads=(6, 2),
+        head_dim=80,
+        window_left=33,
+        softcap=5.0,
+        alibi=True,
+        sinks=True,
+        **DRAFTS,
+    )
+    for dtype in (torch.float16, torch.bfloat16)
+]
+
+LENGTHS = [
+    Spec(query_lens=(1, 1, 1), seq_lens=(1, 40, 0)),
+    Spec(query_lens=(300,), seq_lens=(300,)),
+    Spec(query_lens=(40,), seq_lens=(300,), window_left=7),  # query_len > window
+    Spec(query_lens=(1, 257), seq_lens=(4097, 257), heads=(2, 1)),
+    Spec(query_lens=(130, 1, 1, 5), seq_lens=(4200, 17, 1, 5), heads=(2, 1), dtype=torch.bfloat16),
+]
+
+
+@pytest.mark.parametrize("spec", SHAPES + QUANTIZED + MASKS + LENGTHS, ids=str)
+def test_matches_the_reference(spec: Spec, backend: Backend):
+    assert_as_expected(run_varlen(built(spec), backend), built(spec))
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+@pytest.mark.parametrize("causal", [False, True])
+def test_rows_before_the_first_key_see_nothing_unless_noncausal(
+    causal: bool, sinks: bool, backend: Backend
+):
+    """query_len > seq_len puts the first rows at negative positions."""
+    spec = Spec(query_lens=(5, 3), seq_lens=(2, 0), causal=causal, sinks=sinks)
+    case = built(spec)
+    result = run_varlen(case, backend)
+    assert_as_expected(result, case)
+    empty = slice(5, 8) if not causal else [0, 1, 2, 5, 6, 7]
+    assert torch.equal(result.out[empty], torch.zeros_like(result.out[empty]))
+    if not sinks:
+        assert (result.lse[empty] == -math.inf).all()
+
+
+def test_no_sequences_and_no_rows_are_taken(backend: Backend):
+    assert run_varlen(build(Spec(query_lens=(), seq_lens=())), backend).out.shape[0] == 0
+    assert run_varlen(build(Spec(query_lens=(0, 0), seq_lens=(5, 0))), backend).out.shape[0] == 0
+
+
+def test_upper_bounds_may_be_larger_than_the_batch_needs(backend: Backend):
+    case = built(Spec(query_lens=(3, 1), seq_lens=(20, 30)))
+    exact = run_varlen(case, backend)
+    loose = run_varlen(case, backend, max_query_len=500, max_seq_len=100_000)
+    assert torch.equal(loose.out, exact.out)
+    assert torch.equal(loose.lse, exact.lse)
+
+
+def test_one_token_per_sequence_is_decode(backend: Backend):
+    decode = built(Spec(seq_lens=(1, 17, 300), sinks=True, window_left=100))
+    as_varlen = replace(decode, cu_seqlens_q=torch.tensor([0, 1, 2, 3], dtype=torch.int32))
+    varlen = run_varlen(as_varlen, backend)
+    v1 = run_v1(decode, backend)
+    assert_out_close(varlen.out, v1.out.double())
+    assert_lse_close(varlen.lse, v1.lse)
+
+
+def test_a_lower_triangle_as_tree_mask_is_causality(backend: Backend):
+    case = built(Spec(query_lens=(6, 4), seq_lens=(6, 40)))
+    triangle = torch.ones(6, 6).tril().bool()
+    tree_mask = torch.cat([triangle, triangle[:4], torch.zeros(2, 6, dtype=torch.bool)])
+    chain = replace(case, varlen_masks={"tree_mask": tree_mask})
+    assert_as_expected(run_varlen(chain, backend), case)
+
+
+def test_a_tree_mask_may_be_strided_and_wider_rows_do_not_matter(backend: Backend):
+    case = built(Spec(query_lens=(8, 3), seq_lens=(30, 20), tree=True))
+    narrow = case.varlen_masks["tree_mask"]
+    transposed = narrow.t().contiguous().t()
+    assert transposed.stride() != narrow.stride()
+    expected = run_varlen(case, backend)
+    strided = replace(case, varlen_masks={"causal": True, "tree_mask": transposed})
+    assert torch.equal(run_varlen(strided, backend).out, expected.out)
+
+
+def test_a_tree_mask_overrides_causal(backend: Backend):
+    case = built(Spec(query_lens=(8, 3), seq_lens=(30, 20), tree=True))
+    ignored = replace(case, varlen_masks={**case.varlen_masks, "causal": False})
+    assert torch.equal(run_varlen(ignored, backend).out, run_varlen(case, backend).out)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 16, 40])
+def test_chunked_prefill_equals_prefill_in_one(chunk: int, backend: Backend):
+    """The rows of one prefill, computed chunk by chunk against a growing cache."""
+    length = 100
+    case = built(Spec(query_lens=(length,), seq_lens=(length,), block_size=8))
+    out, lse = case.expected
+    for start in range(0, length, chunk):
+        stop = min(start + chunk, length)
+        piece = replace(
+            case,
+            query=case.query[start:stop],
+            cu_seqlens_q=torch.tensor([0, stop - start], dtype=torch.int32),
+            seq_lens=torch.tensor([stop], dtype=torch.int32),
+            max_query_len=stop - start,
+        )
+        result = run_varlen(piece, backend)
+        assert_out_close(result.out, out[start:stop])
+        assert_lse_close(result.lse, lse[start:stop])
