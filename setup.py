@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
-from setuptools import setup
+from setuptools import Extension, setup
 from torch.utils import cpp_extension
 
 ROOT = Path(__file__).resolve().parent
@@ -120,10 +120,11 @@ def ops_extension():
 
 
 def block_manager_extension():
-    # pybind11's headers come with torch; the code itself knows no torch.
-    return cpp_extension.CppExtension(
+    # Of torch it uses pybind11's headers alone, and links nothing.
+    return Extension(
         "pagedattn._block_manager",
         SOURCES["block_manager"],
+        language="c++",
         extra_compile_args={"cxx": [*CXX_FLAGS, "-std=c++17"]},
     )
 

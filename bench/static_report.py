@@ -1,9 +1,10 @@
 """What ptxas made of the kernels: a report, and with --check a gate, that needs no GPU.
 
-For every kernel and architecture in a library or object file: registers, spills, local and shared memory and resident
-CTAs; for the tensor-core decode kernels also the hot path of the main loop, its instructions by class and per kilobyte
-of K and V, and the rate at which an SM could issue it beside the rate at which memory delivers. `cuobjdump` and
-`nvdisasm` come with the CUDA toolkit and as the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+For every kernel and architecture in a library or object file: registers, spills, local and shared
+memory; for the tensor-core decode kernels also resident CTAs, the hot path of the main loop, its
+instructions by class and per kilobyte of K and V, and the rate at which an SM could issue it beside
+the rate at which memory delivers. `cuobjdump` and `nvdisasm` come with the CUDA toolkit and as the
+packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
     python bench/static_report.py pagedattn/_C*.so --check
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import os
 import re
 import shutil
@@ -27,7 +29,14 @@ HBM_BYTES_PER_CLOCK_PER_SM = 4.8e12 / 132 / 1.98e9
 ISSUE_SLOTS_PER_CLOCK = 4
 LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
 MIN_ISSUE_TO_HBM = 5.0
-SHARED_BYTES_PER_SM = {80: 164 << 10, 86: 100 << 10, 89: 100 << 10, 90: 228 << 10, 100: 228 << 10, 120: 100 << 10}
+SHARED_BYTES_PER_SM = {
+    80: 164 << 10,
+    86: 100 << 10,
+    89: 100 << 10,
+    90: 228 << 10,
+    100: 228 << 10,
+    120: 100 << 10,
+}
 RESERVED_SHARED_BYTES = 1 << 10  # per CTA
 
 INSTRUCTION_CLASSES = {
@@ -41,7 +50,8 @@ INSTRUCTION_CLASSES = {
     "memory": r"LD|ST|RED|ATOM",
     "barrier": r"BAR|DEPBAR|WARPSYNC",
     "branch": r"BRA|BRX|BSSY|BSYNC|CALL|RET|EXIT",
-    "integer": r"IMAD|IADD|ISETP|IMNMX|LEA|LOP|SHF|SEL|PRMT|PLOP|MOV|U[A-Z]|R2UR|S2|CS2R|VIADD|VIMNMX|IABS|FLO",
+    "integer": r"IMAD|IADD|ISETP|IMNMX|IABS|LEA|LOP|SHF|SEL|PRMT|PLOP|MOV|U[A-Z]|R2UR|S2|CS2R"
+    r"|VIADD|VIMNMX|FLO",
 }
 
 
@@ -80,22 +90,37 @@ class Kernel:
 def find_tool(name: str) -> str:
     """On PATH, or in the folder where NVIDIA's packages put it."""
     site = Path(sysconfig.get_paths()["purelib"])
-    candidates = [shutil.which(name), *site.glob(f"nvidia/*/bin/{name}"), *site.glob(f"triton/backends/nvidia/bin/{name}")]
+    candidates = [
+        shutil.which(name),
+        *site.glob(f"nvidia/*/bin/{name}"),
+        *site.glob(f"triton/backends/nvidia/bin/{name}"),
+    ]
     for candidate in candidates:
         if candidate:
             return str(candidate)
-    sys.exit(f"static_report: {name} not found: install the CUDA toolkit or pip install nvidia-cuda-{name}")
+    sys.exit(
+        f"static_report: {name} not found; it comes with the CUDA toolkit and the package "
+        f"nvidia-cuda-{name}"
+    )
 
 
 def cuobjdump(*arguments: str, cwd: str | None = None) -> str:
     environment = dict(os.environ)
     environment["PATH"] += os.pathsep + str(Path(find_tool("nvdisasm")).parent)
     done = subprocess.run(
-        [find_tool("cuobjdump"), *arguments], cwd=cwd, capture_output=True, text=True, env=environment, check=False
+        [find_tool("cuobjdump"), *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     if done.returncode:
         sys.exit(f"static_report: cuobjdump failed: {done.stderr.strip()}")
     return done.stdout
+
+
+SASS_LINE = re.compile(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)\s*(.*?);")
 
 
 def parse_code(sass: str) -> dict[str, list[Instruction]]:
@@ -104,16 +129,17 @@ def parse_code(sass: str) -> dict[str, list[Instruction]]:
     for line in sass.splitlines():
         if header := re.search(r"Function : (\S+)", line):
             code = functions.setdefault(header[1], [])
-        elif found := re.match(r"\s*/\*([0-9a-f]{4,})\*/\s+(@!?U?P\w+)?\s*([A-Z][\w.]*)\s*(.*?);", line):
+        elif found := SASS_LINE.match(line):
             address, predicate, opcode, operands = found.groups()
             jumps = opcode.startswith("BRA") or (opcode.startswith("CALL") and predicate)
-            target = re.search(r"0x([0-9a-f]+)", operands) if jumps else None
-            code.append(Instruction(int(address, 16), predicate or "", opcode, int(target[1], 16) if target else None))
+            found_target = re.search(r"0x([0-9a-f]+)", operands) if jumps else None
+            target = int(found_target[1], 16) if found_target else None
+            code.append(Instruction(int(address, 16), predicate or "", opcode, target))
     return functions
 
 
 def read_kernels(path: Path) -> list[Kernel]:
-    """All kernels of a library, object file or cubin, for every architecture it holds machine code for."""
+    """All kernels of a library, object file or cubin, for every architecture in it."""
     kernels = []
     with tempfile.TemporaryDirectory() as folder:
         cubins = [path.resolve()]
@@ -123,28 +149,33 @@ def read_kernels(path: Path) -> list[Kernel]:
         for cubin in cubins:
             usage = cuobjdump("-res-usage", str(cubin))
             arch = re.search(r"arch = sm_(\d+)", usage) or re.search(r"sm_(\d+)", cubin.name)
-            resources = {
-                name: {key: int(value) for key, value in re.findall(r"(\w+)(?:\[\d+\])?:(\d+)", line)}
-                for name, line in re.findall(r"Function (\S+):\s*\n\s*(REG.*)", usage)
-            }
+            resources = {}
+            for name, line in re.findall(r"Function (\S+):\s*\n\s*(REG.*)", usage):
+                counts = re.findall(r"(\w+)(?:\[\d+\])?:(\d+)", line)
+                resources[name] = {key: int(value) for key, value in counts}
             for name, code in parse_code(cuobjdump("-sass", str(cubin))).items():
-                kernels.append(Kernel(name, int(arch[1]) if arch else 0, code, resources.get(name, {})))
-    names = "\n".join(kernel.name for kernel in kernels)
-    demangled = subprocess.run(["c++filt"], input=names, capture_output=True, text=True, check=True).stdout.split("\n")
-    for kernel, name in zip(kernels, demangled, strict=False):
-        kernel.name = name.split("(pagedattn::AttentionParams")[0].removeprefix("void pagedattn::")
+                number = int(arch[1]) if arch else 0
+                kernels.append(Kernel(demangle(name), number, code, resources.get(name, {})))
     return kernels
+
+
+def demangle(name: str) -> str:
+    done = subprocess.run(["c++filt", name], capture_output=True, text=True, check=True)
+    signature = done.stdout.strip().removeprefix("void ").removeprefix("pagedattn::")
+    return re.split(r"\((?!pagedattn::GroupClass)", signature)[0]
 
 
 # ---------------------------------------------------------------- the hot path
 
 
 class Flow:
-    """Basic blocks of a kernel. BSYNC continues behind itself and CALL returns, as far as paths are concerned."""
+    """Basic blocks of a kernel. For paths, BSYNC continues behind itself and CALL returns."""
 
     def __init__(self, code: list[Instruction]):
         leaders = {code[0].address} | {i.target for i in code if i.target is not None}
-        leaders |= {b.address for a, b in zip(code, code[1:], strict=False) if a.target is not None or a.leaves}
+        leaders |= {
+            b.address for a, b in itertools.pairwise(code) if a.target is not None or a.leaves
+        }
         self.blocks: dict[int, list[Instruction]] = {}
         for instruction in code:
             if instruction.address in leaders:
@@ -203,13 +234,19 @@ class Flow:
         return loops
 
     def hot_path(self, header: int, body: set[int]) -> list[Instruction]:
-        """Of the ways once around a loop that do all of its work, the shortest: slow paths only add to it."""
+        """Of the ways once around a loop that do all of its work, the shortest.
+
+        Slow paths only add instructions to it.
+        """
         order = [node for node in self.reachable() if node in body]
         position = {node: i for i, node in enumerate(order)}
-        work = {n: sum(bool(re.match(r"HMMA|LDGSTS|LDSM", i.opcode)) for i in self.blocks[n]) for n in order}
+        work = {
+            node: sum(bool(re.match(r"HMMA|LDGSTS|LDSM", i.opcode)) for i in self.blocks[node])
+            for node in order
+        }
         best: dict[int, tuple[int, int, list[int]]] = {}
         for node in reversed(order):
-            ahead = []
+            ahead: list[tuple[int, int, list[int]]] = []
             for child in self.successors[node]:
                 if child == header:
                     ahead.append((0, 0, []))
@@ -217,7 +254,8 @@ class Flow:
                     ahead.append(best[child])
             if ahead:
                 done, minus_length, path = max(ahead, key=lambda option: option[:2])
-                best[node] = (done + work[node], minus_length - len(self.blocks[node]), [node, *path])
+                length = minus_length - len(self.blocks[node])
+                best[node] = (done + work[node], length, [node, *path])
         blocks = best[header][2] if header in best else []
         return [i for block in blocks for i in self.blocks[block] if not i.pads]
 
@@ -254,7 +292,7 @@ def find_hot_path(kernel: Kernel) -> HotPath:
 
 @dataclass(frozen=True)
 class DecodeMma:
-    """What the template arguments of a tensor-core decode kernel say; sizes as in decode_mma/tile.h."""
+    """What the template arguments of a decode kernel say; sizes as in decode_mma/tile.h."""
 
     head_dim: int
     group_class: int
@@ -263,11 +301,14 @@ class DecodeMma:
     def max_team_warps(self) -> int:
         return 4 if self.group_class == 2 else 1
 
+    @property
+    def stages(self) -> int:
+        return 2 if self.head_dim <= 128 else 1
+
     def shared_bytes(self, team_warps: int) -> int:
         row_bytes = 2 * self.head_dim + 16
-        stages = 2 if self.head_dim <= 128 else 1
         query_rows = 8 if self.group_class == 0 else 16 * team_warps
-        return 4 * stages * 2 * 16 * row_bytes + 4 * 16 * 8 + query_rows * row_bytes
+        return 4 * self.stages * 2 * 16 * row_bytes + 4 * 16 * 8 + query_rows * row_bytes
 
 
 def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
@@ -277,14 +318,15 @@ def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
 
 def resident_ctas(kernel: Kernel, threads: int, shared_bytes: int) -> int:
     registers = -(-kernel.resources.get("REG", 1) * 32 // 256) * 256 * (threads // 32)
-    shared = SHARED_BYTES_PER_SM.get(kernel.arch, 64 << 10) // (shared_bytes + RESERVED_SHARED_BYTES)
-    return min(65536 // registers, shared)
+    shared = SHARED_BYTES_PER_SM.get(kernel.arch, 64 << 10)
+    return min(65536 // registers, shared // (shared_bytes + RESERVED_SHARED_BYTES))
 
 
 def classify(path: list[Instruction]) -> str:
     mix: collections.Counter[str] = collections.Counter()
     for instruction in path:
-        mix[next((c for c, p in INSTRUCTION_CLASSES.items() if re.match(p, instruction.opcode)), "other")] += 1
+        names = [n for n, p in INSTRUCTION_CLASSES.items() if re.match(p, instruction.opcode)]
+        mix[names[0] if names else "other"] += 1
     return ", ".join(f"{name} {count}" for name, count in mix.most_common())
 
 
@@ -294,8 +336,9 @@ def report(kernel: Kernel) -> list[str]:
     spills = kernel.count("LDL|STL")
     print(f"sm_{kernel.arch} {kernel.name}")
     print(
-        f"  {resources.get('REG')} registers, {spills} spill instructions, {resources.get('LOCAL', 0)} B local, "
-        f"{resources.get('SHARED', 0)} B static shared memory, {len(kernel.code)} instructions"
+        f"  {resources.get('REG')} registers, {spills} spill instructions, "
+        f"{resources.get('LOCAL', 0)} B local, {resources.get('SHARED', 0)} B static shared, "
+        f"{len(kernel.code)} instructions"
     )
     config = decode_mma_of(kernel)
     if config is None or kernel.arch < 80:
@@ -307,18 +350,22 @@ def report(kernel: Kernel) -> list[str]:
         if not kernel.count(opcode):
             problems.append(f"no {opcode}")
     path = find_hot_path(kernel)
-    print(f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: {classify(path.instructions)}")
+    print(
+        f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: "
+        f"{classify(path.instructions)}"
+    )
     for team_warps in (1,) if config.max_team_warps == 1 else (2, 4):
         shared_bytes = config.shared_bytes(team_warps)
         ctas = resident_ctas(kernel, 128, shared_bytes)
         per_kilobyte = path.per_kilobyte(team_warps)
         rate = ISSUE_SLOTS_PER_CLOCK * 1024 / per_kilobyte
         ratio = rate / HBM_BYTES_PER_CLOCK_PER_SM
-        in_flight = ctas * (4 * path.tile_bytes * (2 if config.head_dim <= 128 else 1)) / 1024
+        in_flight = ctas * 4 * config.stages * path.tile_bytes / 1024
         print(
-            f"  {f'teams of {team_warps}: ' if config.max_team_warps > 1 else ''}{per_kilobyte:.1f} instructions/KB, "
-            f"issue limit {rate:.0f} B/clk/SM = {ratio:.1f} x HBM; {shared_bytes} B dynamic shared memory, "
-            f"{ctas} CTAs/SM, {in_flight:.0f} KB in flight/SM"
+            f"  {f'teams of {team_warps}: ' if config.max_team_warps > 1 else ''}"
+            f"{per_kilobyte:.1f} instructions/KB, issue limit {rate:.0f} B/clk/SM = "
+            f"{ratio:.1f} x HBM; {shared_bytes} B dynamic shared, {ctas} CTAs/SM, "
+            f"{in_flight:.0f} KB in flight/SM"
         )
         if config.head_dim <= 128 and team_warps <= 2 and ratio < MIN_ISSUE_TO_HBM:
             problems.append(f"issue limit {ratio:.1f} x HBM, wanted {MIN_ISSUE_TO_HBM}")
@@ -326,16 +373,19 @@ def report(kernel: Kernel) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", type=Path, nargs="+", help="libraries, object files or cubins")
-    parser.add_argument("--filter", default="", help="only kernels whose name matches this regular expression")
-    parser.add_argument("--check", action="store_true", help="fail where the tensor-core decode kernels miss the gate")
+    parser.add_argument("--filter", default="", help="only kernels whose name matches this regex")
+    parser.add_argument("--check", action="store_true", help="fail where decode misses the gate")
     arguments = parser.parse_args()
     problems = []
     for path in arguments.files:
         for kernel in read_kernels(path):
             if re.search(arguments.filter, kernel.name):
-                problems += [f"sm_{kernel.arch} {kernel.name}: {problem}" for problem in report(kernel)]
+                name = f"sm_{kernel.arch} {kernel.name}"
+                problems += [f"{name}: {problem}" for problem in report(kernel)]
     if arguments.check and problems:
         sys.exit("\n".join(["static_report: the gate objects:", *problems]))
 

@@ -24,6 +24,8 @@ class EngineConfig:
     enable_prefix_caching: blocks of equal prefixes are computed once and shared.
     enable_chunked_prefill: long prompts are cut into pieces that share steps with decodes.
     preemption: what happens to a sequence when blocks run out: "recompute" ("auto" chooses it).
+    swap_space_bytes, speculative, compile: host swap, speculative decoding and torch.compile; only
+    their defaults are supported yet.
 
     Raises ValueError, naming the argument, for a value out of its range or not supported.
     """

@@ -31,9 +31,9 @@ def load(
     if source.endswith(".gguf"):
         source = str(_converted_gguf(Path(source)))
     tokenizer = AutoTokenizer.from_pretrained(source)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    model.to(torch.device(device))
-    return model.eval(), cast(Tokenizer, tokenizer)
+    model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
+    model.to(device).eval()
+    return cast(PreTrainedModel, model), cast(Tokenizer, tokenizer)
 
 
 def default_model_file() -> Path:

@@ -36,15 +36,21 @@ class BuildInfo(NamedTuple):
 
 
 def build_info() -> BuildInfo:
-    """Describes the op library that is loaded."""
+    """Describes the op library that is loaded.
+
+    Raises ValueError where PAGEDATTN_CPU_ISA names an instruction set that cannot be had.
+    """
     _library.pagedattn_cuda_archs.restype = ctypes.c_char_p
     _library.pagedattn_cpu_isa.restype = ctypes.c_char_p
     archs = _library.pagedattn_cuda_archs().decode()
     version = _library.pagedattn_cuda_version()
+    isa = _library.pagedattn_cpu_isa().decode()
+    if isa.startswith("error: "):
+        raise ValueError(isa.removeprefix("error: "))
     return BuildInfo(
         cuda_version=f"{version // 1000}.{version % 1000 // 10}" if version else None,
         cuda_archs=archs.split(",") if archs else [],
-        cpu_isa=_library.pagedattn_cpu_isa().decode(),
+        cpu_isa=isa,
     )
 
 

@@ -5,6 +5,7 @@ import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -37,3 +38,13 @@ def test_build_info_names_the_instruction_set_in_use() -> None:
     info = build_info()
     assert info.cpu_isa in ("generic", "avx2", "avx512")
     assert (info.cuda_version is None) == (not info.cuda_archs)
+
+
+def test_an_impossible_instruction_set_is_a_clear_error() -> None:
+    program = "from pagedattn.ops import build_info; build_info()"
+    environment = {**os.environ, "PAGEDATTN_CPU_ISA": "mmx"}
+    run = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True
+    )
+    assert run.returncode == 1
+    assert "ValueError: PAGEDATTN_CPU_ISA=mmx: unknown instruction set, want one of" in run.stderr

@@ -53,9 +53,9 @@ class BatchOutputs {
     }
     if (!block_tables.is_none()) {
       open(&block_tables_, block_tables, "block_tables", 2, 4);
-      buffers.block_tables = Int32Rows{static_cast<std::int32_t*>(block_tables_->data),
-                                       block_tables_->shape[0], block_tables_->shape[1],
-                                       block_tables_->strides[0] / 4};
+      buffers.block_tables =
+          Int32Rows{static_cast<std::int32_t*>(block_tables_->data), block_tables_->shape[0],
+                    block_tables_->shape[1], block_tables_->strides[0] / 4};
     }
     if (!seq_lens.is_none()) {
       open(&seq_lens_, seq_lens, "seq_lens", 1, 4);
@@ -79,8 +79,8 @@ class BatchOutputs {
       throw_type_error(std::string(name) + " must be an int" + std::to_string(itemsize * 8) +
                        " array, not " + type_name(object));
     }
-    array->emplace(object, name);
-    (*array)->check_output(dims, itemsize);
+    array->emplace(object, name, dims);
+    (*array)->check_output(itemsize);
   }
 
   std::optional<IntArray> slot_mapping_;
@@ -166,17 +166,15 @@ void fill_batch(PyBlockManager& self, py::handle request_ids, py::handle block_t
 py::object lookup(PyBlockManager& self, py::handle token_ids, py::handle cache_salt) {
   const IntsArg tokens(token_ids, "token_ids");
   const auto salt = to_optional_string_view(cache_salt, "cache_salt");
-  return py::int_(locked(self, tokens.span().size, [&](BlockManager& core) {
-    return core.lookup(tokens.span(), salt);
-  }));
+  return py::int_(locked(self, tokens.span().size,
+                         [&](BlockManager& core) { return core.lookup(tokens.span(), salt); }));
 }
 
 py::object pin_prefix(PyBlockManager& self, py::handle token_ids, py::handle cache_salt) {
   const IntsArg tokens(token_ids, "token_ids");
   const auto salt = to_optional_string_view(cache_salt, "cache_salt");
-  return py::int_(locked(self, tokens.span().size, [&](BlockManager& core) {
-    return core.pin_prefix(tokens.span(), salt);
-  }));
+  return py::int_(locked(self, tokens.span().size,
+                         [&](BlockManager& core) { return core.pin_prefix(tokens.span(), salt); }));
 }
 
 py::object unpin_prefix(PyBlockManager& self, py::handle token_ids, py::handle cache_salt) {
@@ -222,9 +220,8 @@ py::object swap_in(PyBlockManager& self, py::handle request_id) {
 
 py::object block_table(PyBlockManager& self, py::handle request_id) {
   const auto id = to_string_view(request_id, "request_id");
-  return to_list(locked(self, [&](BlockManager& core) {
-    return std::vector<BlockId>(core.block_table(id));
-  }));
+  return to_list(
+      locked(self, [&](BlockManager& core) { return std::vector<BlockId>(core.block_table(id)); }));
 }
 
 std::int64_t num_tokens(PyBlockManager& self, py::handle request_id) {
@@ -290,8 +287,8 @@ PYBIND11_MODULE(_block_manager, module) {
            doc::kCommonPrefixBlocks)
       .def("pin_prefix", &pin_prefix, arg("token_ids"), kw_only, arg("cache_salt") = py::none(),
            doc::kPinPrefix)
-      .def("unpin_prefix", &unpin_prefix, arg("token_ids"), kw_only,
-           arg("cache_salt") = py::none(), doc::kUnpinPrefix)
+      .def("unpin_prefix", &unpin_prefix, arg("token_ids"), kw_only, arg("cache_salt") = py::none(),
+           doc::kUnpinPrefix)
       .def("swap_out", &swap_out, arg("request_id"), doc::kSwapOut)
       .def("swap_in", &swap_in, arg("request_id"), doc::kSwapIn)
       .def("block_table", &block_table, arg("request_id"), doc::kBlockTable)

@@ -73,8 +73,8 @@ class IntsArg {
 
  private:
   void read_sequence(py::handle object, const char* name) {
-    const auto items = py::reinterpret_steal<py::object>(
-        PySequence_Fast(object.ptr(), "not a sequence"));
+    const auto items =
+        py::reinterpret_steal<py::object>(PySequence_Fast(object.ptr(), "not a sequence"));
     if (!items) throw py::error_already_set();
     const Py_ssize_t size = PySequence_Fast_GET_SIZE(items.ptr());
     copy_.reserve(size);
@@ -96,8 +96,7 @@ class IntsArg {
     const Py_ssize_t size = PyTuple_GET_SIZE(items.ptr());
     copy_.resize(size);
     for (Py_ssize_t i = 0; i < size; ++i) {
-      copy_[i] =
-          to_int64(PyTuple_GET_ITEM(items.ptr(), i), name + ("[" + std::to_string(i) + "]"));
+      copy_[i] = to_int64(PyTuple_GET_ITEM(items.ptr(), i), name + ("[" + std::to_string(i) + "]"));
     }
     span_ = {copy_.data(), size};
   }
@@ -112,19 +111,15 @@ class IntsArg {
 #else
     const Py_ssize_t num_digits = Py_SIZE(item);
     if (num_digits < -1 || num_digits > 1) return false;
-    *value = num_digits * static_cast<std::int64_t>(
-                              reinterpret_cast<const PyLongObject*>(item)->ob_digit[0]);
+    *value = num_digits *
+             static_cast<std::int64_t>(reinterpret_cast<const PyLongObject*>(item)->ob_digit[0]);
 #endif
     return true;
   }
 
   void read_array(py::handle object, const char* name) {
-    array_.emplace(object, name);
+    array_.emplace(object, name, 1);
     const IntArray& array = *array_;
-    if (array.ndim != 1) {
-      throw_value_error(std::string(name) + " must have 1 dimension, has " +
-                        std::to_string(array.ndim));
-    }
     const std::int64_t size = array.shape[0];
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(array.data) % 8 == 0;
     if (array.itemsize == 8 && array.is_contiguous_in(0) && is_aligned) {

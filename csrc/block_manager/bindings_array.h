@@ -34,15 +34,16 @@ class IntArray {
   }
 
   // Raises TypeError or ValueError, naming the argument, unless `object` is an array of int32 or
-  // int64 in host memory with at most two dimensions.
-  IntArray(py::handle object, const char* name) : name_(name) {
+  // int64 in host memory with `dims` dimensions.
+  IntArray(py::handle object, const char* name, int dims) : name_(name) {
     if (PyObject_CheckBuffer(object.ptr())) {
       open_buffer(object);
     } else {
       open_dlpack(object);
     }
-    if (ndim < 1 || ndim > kMaxDims) {
-      throw_value_error(name_ + " must have 1 or 2 dimensions, has " + std::to_string(ndim));
+    if (ndim != dims) {
+      throw_value_error(name_ + " must have " + std::to_string(dims) + " dimension" +
+                        (dims == 1 ? "" : "s") + ", has " + std::to_string(ndim));
     }
   }
 
@@ -55,26 +56,21 @@ class IntArray {
 
   bool is_contiguous_in(int dim) const { return shape[dim] <= 1 || strides[dim] == itemsize; }
 
-  // Raises unless this is an output of `dims` dimensions and `size` bytes an item that can be
-  // written row by row.
-  void check_output(int dims, int size) const {
+  // Raises unless this can be written row by row, in items of `size` bytes.
+  void check_output(int size) const {
     if (itemsize != size) {
       throw_type_error(name_ + " must be int" + std::to_string(size * 8) + ", is int" +
                        std::to_string(itemsize * 8));
     }
-    if (ndim != dims) {
-      throw_value_error(name_ + " must have " + std::to_string(dims) + " dimension" +
-                        (dims == 1 ? "" : "s") + ", has " + std::to_string(ndim));
-    }
     if (is_read_only) throw_value_error(name_ + " is read-only");
-    if (!is_contiguous_in(dims - 1)) {
+    if (!is_contiguous_in(ndim - 1)) {
       throw_value_error(name_ + " must be contiguous in its last dimension");
     }
     if (reinterpret_cast<std::uintptr_t>(data) % size != 0 || strides[0] % size != 0) {
       throw_value_error(name_ + " is not aligned to its items");
     }
     // Rows that overlap would overwrite each other.
-    if (dims == 2 && shape[0] > 1 && strides[0] < shape[1] * size) {
+    if (ndim == 2 && shape[0] > 1 && strides[0] < shape[1] * size) {
       throw_value_error(name_ + " must have rows that do not overlap");
     }
   }
@@ -106,7 +102,7 @@ class IntArray {
   }
 
   void open_dlpack(py::handle object) {
-    const DlTensor tensor = dlpack_tensor(object, &dlpack_owner_);
+    const DlTensor tensor = export_tensor(object);
     if (!tensor.is_in_host_memory()) {
       throw_value_error(name_ + " must be in host memory, is on a device of DLPack type " +
                         std::to_string(tensor.device_type));
@@ -122,6 +118,16 @@ class IntArray {
         strides[d] = tensor.strides == nullptr ? dense : tensor.strides[d] * itemsize;
       }
       dense *= tensor.shape[d];
+    }
+  }
+
+  DlTensor export_tensor(py::handle object) {
+    try {
+      return dlpack_tensor(object, &dlpack_owner_);
+    } catch (const py::error_already_set& error) {
+      // Such as a tensor without memory; the rest of torch's message is a C++ stack trace.
+      const std::string what = error.what();
+      throw_value_error(name_ + " cannot be read: " + what.substr(0, what.find('\n')));
     }
   }
 

@@ -29,8 +29,8 @@ struct DlTensor {
   std::uint64_t byte_offset;
 
   std::string dtype_name() const {
-    static constexpr const char* kNames[] = {"int", "uint", "float", "opaque", "bfloat", "complex",
-                                             "bool"};
+    static constexpr const char* kNames[] = {"int",    "uint",    "float", "opaque",
+                                             "bfloat", "complex", "bool"};
     const char* name = dtype_code < std::size(kNames) ? kNames[dtype_code] : "code";
     return name + std::to_string(dtype_bits);
   }

@@ -3,7 +3,8 @@
 
 namespace pagedattn::doc {
 
-inline constexpr char kBlockManager[] = R"(Which blocks of the KV cache hold which tokens of which request.
+inline constexpr char kBlockManager[] =
+    R"(Which blocks of the KV cache hold which tokens of which request.
 
 Blocks are numbered; the manager touches no tensor. It keeps one block table per request, shares
 blocks between requests (prefix caching, fork), copies them on write, evicts the least recently
@@ -29,7 +30,8 @@ swapped out or a number out of range, TypeError for an argument of the wrong typ
 PagedAttention: W. Kwon et al., "Efficient Memory Management for Large Language Model Serving with
 PagedAttention", SOSP 2023.)";
 
-inline constexpr char kAllocate[] = R"(Start a request on the tokens whose KV the coming step writes.
+inline constexpr char kAllocate[] =
+    R"(Start a request on the tokens whose KV the coming step writes.
 
 The longest cached prefix is shared, in whole blocks and short of the last token; the rest gets new
 blocks. Blocks that the tokens fill are published at once, so requests of one step share them.
@@ -170,7 +172,8 @@ inline constexpr char kBlockTable[] = "The request's block ids; 0 where the wind
 inline constexpr char kNumTokens[] = "How many tokens the request has.";
 
 inline constexpr char kRefCount[] =
-    "How many requests hold the block, swapped ones included. IndexError if there is no such block.";
+    "How many requests hold the block, swapped ones included. IndexError if there is no such "
+    "block.";
 
 inline constexpr char kStats[] = "Sizes and counters as a BlockManagerStats.";
 

@@ -9,7 +9,8 @@ namespace {
 template <std::size_t kNumFields>
 class ResultType {
  public:
-  ResultType(const char* name, const char* doc, std::array<PyStructSequence_Field, kNumFields> fields)
+  ResultType(const char* name, const char* doc,
+             std::array<PyStructSequence_Field, kNumFields> fields)
       : name_(name), doc_(doc) {
     std::copy(fields.begin(), fields.end(), fields_.begin());
     fields_[kNumFields] = {nullptr, nullptr};
@@ -118,11 +119,10 @@ py::object to_object(const KvEvent& event) {
   const py::none none;
   switch (event.kind) {
     case KvEvent::Kind::kStored:
-      return kv_event_type(
-          std::string("stored"), event.prefix,
-          event.parent == kNoPrefix ? py::object(none) : to_object(event.parent), event.block,
-          to_list(event.tokens),
-          event.cache_salt ? to_object(*event.cache_salt) : py::object(none));
+      return kv_event_type(std::string("stored"), event.prefix,
+                           event.parent == kNoPrefix ? py::object(none) : to_object(event.parent),
+                           event.block, to_list(event.tokens),
+                           event.cache_salt ? to_object(*event.cache_salt) : py::object(none));
     case KvEvent::Kind::kRemoved:
       return kv_event_type(std::string("removed"), event.prefix, none, none, none, none);
     default:

@@ -10,8 +10,6 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& message) { throw std::invalid_argument(message); }
 
-std::string request(std::string_view id) { return "request '" + std::string(id) + "'"; }
-
 [[noreturn]] void refuse_range(const std::string& name, std::int64_t least, std::int64_t most,
                                std::int64_t given) {
   refuse(name + " must be in [" + std::to_string(least) + ", " + std::to_string(most) + "], got " +
@@ -64,7 +62,7 @@ Sequence& BlockManager::find(std::string_view request_id) {
 
 const Sequence& BlockManager::find_resident(std::string_view request_id) const {
   const Sequence& sequence = find(request_id);
-  if (sequence.is_swapped) refuse(request(request_id) + " is swapped out");
+  if (sequence.is_swapped) refuse(request_name(request_id) + " is swapped out");
   return sequence;
 }
 
@@ -103,8 +101,8 @@ void BlockManager::match_prefix(TokenSpan tokens, CacheSalt salt, std::int64_t m
   }
 }
 
-void BlockManager::publish_blocks(Sequence& sequence, std::int64_t first_block,
-                                  const Token* tokens, std::int64_t count) {
+void BlockManager::publish_blocks(Sequence& sequence, std::int64_t first_block, const Token* tokens,
+                                  std::int64_t count) {
   if (count == 0) return;
   PrefixIndex& index = cache_.index();
   PrefixId prefix = sequence.prefix;
@@ -218,8 +216,8 @@ void BlockManager::add_tokens(Sequence& sequence, std::int64_t first_block, Toke
 }
 
 Allocation BlockManager::allocate(std::string_view request_id, TokenSpan tokens, CacheSalt salt) {
-  if (sequences_.find(request_id) != nullptr) refuse(request(request_id) + " exists already");
-  if (tokens.size == 0) refuse("token_ids of " + request(request_id) + " is empty");
+  if (sequences_.find(request_id) != nullptr) refuse(request_name(request_id) + " exists already");
+  if (tokens.size == 0) refuse("token_ids of " + request_name(request_id) + " is empty");
   Sequence* sequence = nullptr;
   if (const auto shortage = start(request_id, tokens, salt, &sequence)) {
     throw OutOfBlocks(OutOfBlocks::Pool::kDevice, request_id, shortage->needed, shortage->free,
@@ -239,7 +237,7 @@ AllocationStatus BlockManager::can_allocate(std::int64_t num_tokens) const {
 
 void BlockManager::fork(std::string_view parent_id, std::string_view child_id) {
   const Sequence& parent = find_resident(parent_id);
-  if (sequences_.find(child_id) != nullptr) refuse(request(child_id) + " exists already");
+  if (sequences_.find(child_id) != nullptr) refuse(request_name(child_id) + " exists already");
   Sequence& child = sequences_.insert(child_id);
   child.num_tokens = parent.num_tokens;
   child.blocks = parent.blocks;
@@ -256,13 +254,12 @@ void BlockManager::fork(std::string_view parent_id, std::string_view child_id) {
 void BlockManager::truncate(std::string_view request_id, std::int64_t num_tokens) {
   Sequence& sequence = find_resident(request_id);
   if (num_tokens < 0 || num_tokens > sequence.num_tokens) {
-    refuse_range("num_tokens of " + request(request_id), 0, sequence.num_tokens, num_tokens);
+    refuse_range("num_tokens of " + request_name(request_id), 0, sequence.num_tokens, num_tokens);
   }
   if (num_tokens < sequence.window_position) {
-    refuse("num_tokens of " + request(request_id) + " must be at least " +
+    refuse("num_tokens of " + request_name(request_id) + " must be at least " +
            std::to_string(sequence.window_position) +
-           ", where its last append began: the window moved on; got " +
-           std::to_string(num_tokens));
+           ", where its last append began: the window moved on; got " + std::to_string(num_tokens));
   }
 
   const std::int64_t num_partial = num_tokens % block_size_;
@@ -307,7 +304,7 @@ std::vector<std::string> BlockManager::free(std::string_view request_id,
   std::vector<std::string> affected;
   if (num_computed) {
     if (*num_computed < 0 || *num_computed > sequence.num_tokens) {
-      refuse_range("num_computed of " + request(request_id), 0, sequence.num_tokens,
+      refuse_range("num_computed of " + request_name(request_id), 0, sequence.num_tokens,
                    *num_computed);
     }
     affected = unpublish_uncomputed(sequence, *num_computed);
@@ -373,16 +370,15 @@ std::int32_t BlockManager::ref_count(std::int64_t block_id) const {
   return cache_.ref_count(static_cast<BlockId>(block_id));
 }
 
-std::int64_t BlockManager::common_prefix_blocks(
-    Span<const std::string_view> request_ids) const {
+std::int64_t BlockManager::common_prefix_blocks(Span<const std::string_view> request_ids) const {
   if (request_ids.size == 0) return 0;
   const Sequence& first = find_resident(request_ids[0]);
   std::int64_t common = first.num_given_back > 0 ? 0 : first.num_tokens / block_size_;
   for (std::int64_t r = 1; r < request_ids.size; ++r) {
     const Sequence& other = find_resident(request_ids[r]);
     common = std::min(common, other.num_given_back > 0 ? 0 : other.num_tokens / block_size_);
-    const auto differ = std::mismatch(first.blocks.begin(), first.blocks.begin() + common,
-                                      other.blocks.begin());
+    const auto differ =
+        std::mismatch(first.blocks.begin(), first.blocks.begin() + common, other.blocks.begin());
     common = differ.first - first.blocks.begin();
   }
   return common;

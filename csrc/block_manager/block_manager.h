@@ -27,8 +27,8 @@ struct BlockManagerConfig {
   std::int64_t block_size = 16;  // tokens
   bool enable_prefix_caching = true;
   std::int64_t num_host_blocks = 0;
-  double watermark = 0.0;                    // fraction of num_blocks that can_allocate keeps free
-  std::optional<std::int64_t> window = {};   // tokens a query sees before its own
+  double watermark = 0.0;                   // fraction of num_blocks that can_allocate keeps free
+  std::optional<std::int64_t> window = {};  // tokens a query sees before its own
   bool record_events = false;
 };
 

@@ -27,8 +27,8 @@ std::optional<BlockManager::Shortage> BlockManager::grow(Sequence& sequence, Tok
   const bool writes_into_last = sequence.num_tokens < old_size * block_size_;
   const std::int64_t first_block = old_size - writes_into_last;
   // A pin holds the block's content as another request would.
-  const bool must_copy = writes_into_last && (cache_.ref_count(blocks.back()) > 1 ||
-                                              cache_.is_pinned(blocks.back()));
+  const bool must_copy =
+      writes_into_last && (cache_.ref_count(blocks.back()) > 1 || cache_.is_pinned(blocks.back()));
 
   const std::int64_t num_expired = num_expired_blocks(sequence);
   std::int64_t needed = new_size - old_size + must_copy;

@@ -1,7 +1,7 @@
 // Calls on many requests at once, writing straight into the buffers that the ops read.
 #include <algorithm>
-#include <utility>
 #include <unordered_set>
+#include <utility>
 
 #include "block_manager.h"
 
@@ -10,8 +10,8 @@ namespace {
 
 [[noreturn]] void too_small(const char* name, const char* dimension, std::int64_t have,
                             std::int64_t want) {
-  throw std::invalid_argument(std::string(name) + " has " + std::to_string(have) + " " +
-                              dimension + ", needs " + std::to_string(want));
+  throw std::invalid_argument(std::string(name) + " has " + std::to_string(have) + " " + dimension +
+                              ", needs " + std::to_string(want));
 }
 
 void check_sizes(const BatchBuffers& out, std::int64_t num_requests, std::int64_t num_tokens) {
@@ -39,16 +39,16 @@ void check_counts(const TokenBatch& batch) {
                                 " entries for " + std::to_string(num_requests) + " request_ids");
   }
   std::int64_t left = batch.tokens.size;
+  bool adds_up = true;
   for (std::int64_t i = 0; i < num_requests; ++i) {
     const std::int64_t count = batch.count(i);
     if (count < 0) {
       throw std::invalid_argument("counts[" + std::to_string(i) + "] is " + std::to_string(count));
     }
-    if (count > left) left = -1;
-    if (left < 0) break;
-    left -= count;
+    adds_up = adds_up && count <= left;
+    if (adds_up) left -= count;
   }
-  if (left != 0) {
+  if (!adds_up || left != 0) {
     throw std::invalid_argument("token_ids has " + std::to_string(batch.tokens.size) +
                                 " entries, which is not the sum of counts");
   }
@@ -94,7 +94,7 @@ void BlockManager::resolve_batch(Span<const std::string_view> request_ids) {
   for (std::int64_t i = 0; i < request_ids.size; ++i) {
     Sequence& sequence = find_resident(request_ids[i]);
     if (std::exchange(sequence.last_batch, batch_number_) == batch_number_) {
-      throw std::invalid_argument("request '" + sequence.request_id + "' is twice in request_ids");
+      throw std::invalid_argument(request_name(request_ids[i]) + " is twice in request_ids");
     }
     batch_.push_back(&sequence);
   }
@@ -136,13 +136,13 @@ BatchResult BlockManager::allocate_batch(const TokenBatch& batch, CacheSalt salt
   for (std::int64_t i = 0; i < num_requests; ++i) {
     const std::string_view id = batch.request_ids[i];
     if (sequences_.find(id) != nullptr) {
-      throw std::invalid_argument("request '" + std::string(id) + "' exists already");
+      throw std::invalid_argument(request_name(id) + " exists already");
     }
     if (!seen.insert(id).second) {
-      throw std::invalid_argument("request '" + std::string(id) + "' is twice in request_ids");
+      throw std::invalid_argument(request_name(id) + " is twice in request_ids");
     }
     if (batch.count(i) == 0) {
-      throw std::invalid_argument("token_ids of request '" + std::string(id) + "' is empty");
+      throw std::invalid_argument("token_ids of " + request_name(id) + " is empty");
     }
     check_columns(out, blocks_for(batch.count(i)));
   }

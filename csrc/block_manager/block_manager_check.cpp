@@ -37,7 +37,7 @@ void BlockManager::check_invariants() const {
   std::map<PrefixId, std::int32_t> prefix_refs;
   std::map<SwappedId, std::int32_t> swapped_refs;
   sequences_.for_each([&](const Sequence& s) {
-    const std::string name = "request '" + s.request_id + "'";
+    const std::string name = request_name(s.request_id);
     check(sequences_.find(s.request_id) == &s, name + " is not found by its id");
     check(static_cast<std::int64_t>(s.blocks.size()) == blocks_for(s.num_tokens),
           name + " has a table of the wrong length");

@@ -38,7 +38,7 @@ std::vector<BlockMove> BlockManager::swap_out(std::string_view request_id) {
 std::vector<BlockMove> BlockManager::swap_in(std::string_view request_id) {
   Sequence& sequence = find(request_id);
   if (!sequence.is_swapped) {
-    throw std::invalid_argument("request '" + sequence.request_id + "' is not swapped out");
+    throw std::invalid_argument(request_name(request_id) + " is not swapped out");
   }
   const auto begin = sequence.blocks.begin() + sequence.num_given_back;
   const auto end = sequence.blocks.end();

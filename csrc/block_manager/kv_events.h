@@ -30,7 +30,12 @@ class KvEventLog {
   explicit KvEventLog(bool enabled) : enabled_(enabled) {}
 
   bool enabled() const { return enabled_; }
-  void add(KvEvent event) { events_.push_back(std::move(event)); }
+  // The event to fill in.
+  KvEvent& add(KvEvent::Kind kind) {
+    KvEvent& event = events_.emplace_back();
+    event.kind = kind;
+    return event;
+  }
   std::vector<KvEvent> take() { return std::exchange(events_, {}); }
 
  private:

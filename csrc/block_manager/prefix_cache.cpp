@@ -65,8 +65,7 @@ void PrefixCache::publish(BlockId id, PrefixId prefix) {
   if (node.pin_count > 0) ++num_pinned_blocks_;
   if (!events_.enabled()) return;
 
-  KvEvent event;
-  event.kind = KvEvent::Kind::kStored;
+  KvEvent& event = events_.add(KvEvent::Kind::kStored);
   event.prefix = prefix;
   event.block = id;
   event.tokens.assign(index_.block_tokens(prefix),
@@ -76,17 +75,11 @@ void PrefixCache::publish(BlockId id, PrefixId prefix) {
   } else {
     event.parent = node.parent;
   }
-  events_.add(std::move(event));
 }
 
 void PrefixCache::unpublish(BlockId id) {
   if (!is_published(id)) return;
-  if (events_.enabled()) {
-    KvEvent event;
-    event.kind = KvEvent::Kind::kRemoved;
-    event.prefix = pool_[id].prefix;
-    events_.add(std::move(event));
-  }
+  if (events_.enabled()) events_.add(KvEvent::Kind::kRemoved).prefix = pool_[id].prefix;
   detach(id);
 }
 
@@ -119,7 +112,7 @@ void PrefixCache::clear() {
     detach(id);
     pool_.add_free(id);
   }
-  if (events_.enabled()) events_.add(KvEvent());
+  if (events_.enabled()) events_.add(KvEvent::Kind::kCleared);
 }
 
 void PrefixCache::detach(BlockId id) {

@@ -1,13 +1,14 @@
 // Device blocks and the prefixes they hold, kept consistent: the life of a block.
 //
-//              allocate                    publish (the block is full)
-//    empty ---------------> used --------------------------------------> used, published
-//      ^                     |  ^                                            |      ^
-//      |   last release      |  |  unpublish (overwritten, not computed)     |      |
-//      +---------------------+  +--------------------------------------------+      |
-//      |                                                                     |      |
-//      |                                              last release           v      | acquire
-//      +---- allocate evicts the least recently used <---------------- cached (free)+  (a hit)
+//             allocate              publish (the block is full)
+//   empty ----------------> used ---------------------------------> used, published
+//     ^                     |  ^                                      |       ^
+//     |    last release     |  |  unpublish (overwritten, failed step)|       |
+//     +---------------------+  +--------------------------------------+       |
+//     |                                                               |       |
+//     |                                                  last release |       | acquire: a hit
+//     |                                                               v       |
+//     +--- allocate evicts the least recently used <------------- free, cached
 //
 // A pinned prefix's block becomes idle instead of cached: in no free list, still a hit.
 // At most one block is published per prefix; a second block with the same content stays private.

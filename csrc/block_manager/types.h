@@ -53,6 +53,13 @@ struct BlockMove {
   std::int32_t dst;
 };
 
+// How messages name a request. C strings carry them, so a NUL in the id is shown.
+inline std::string request_name(std::string_view request_id) {
+  std::string name = "request '";
+  for (const char c : request_id) c == '\0' ? name += "\\0" : name += c;
+  return name + "'";
+}
+
 // The call needs more free blocks than there are; the manager's state is as before the call.
 class OutOfBlocks : public std::runtime_error {
  public:
@@ -60,11 +67,10 @@ class OutOfBlocks : public std::runtime_error {
 
   OutOfBlocks(Pool pool, std::string_view request_id, std::int64_t needed, std::int64_t free,
               std::int64_t total)
-      : std::runtime_error(std::string(pool == Pool::kDevice ? "out of KV cache blocks"
-                                                             : "out of host blocks") +
-                           ": request '" + std::string(request_id) + "' needed " +
-                           std::to_string(needed) + ", free " + std::to_string(free) +
-                           ", total " + std::to_string(total)),
+      : std::runtime_error(
+            std::string(pool == Pool::kDevice ? "out of KV cache blocks" : "out of host blocks") +
+            ": " + request_name(request_id) + " needed " + std::to_string(needed) + ", free " +
+            std::to_string(free) + ", total " + std::to_string(total)),
         request_id(request_id),
         needed(needed),
         free(free),
@@ -79,7 +85,7 @@ class OutOfBlocks : public std::runtime_error {
 class UnknownRequest : public std::runtime_error {
  public:
   explicit UnknownRequest(std::string_view request_id)
-      : std::runtime_error("no request '" + std::string(request_id) + "'") {}
+      : std::runtime_error("no " + request_name(request_id)) {}
 };
 
 }  // namespace pagedattn

@@ -162,9 +162,9 @@ class AttentionCall {
     if (!(masks.softcap >= 0) || std::isinf(masks.softcap)) {
       fail(op_, "softcap must be finite and >= 0 (0: off), got ", masks.softcap);
     }
-    // A window longer than any sequence is no window.
+    // A window that no sequence outgrows is no window; dropping it keeps positions within 32 bits.
     params.masks.window_left =
-        masks.window_left >= INT32_MAX ? -1 : static_cast<int32_t>(masks.window_left);
+        masks.window_left >= params.max_seq_len ? -1 : static_cast<int32_t>(masks.window_left);
     params.masks.softcap = static_cast<float>(masks.softcap);
     params.masks.alibi_slopes = per_head("alibi_slopes", masks.alibi_slopes, alibi_slopes_);
     params.masks.sinks = per_head("sinks", masks.sinks, sinks_);

@@ -1,4 +1,7 @@
 // What this library was built with, for `pagedattn info`. Read from Python through ctypes.
+#include <exception>
+#include <string>
+
 #include "../kernels.h"
 
 #define PAGEDATTN_STRINGIZE(...) #__VA_ARGS__
@@ -24,9 +27,16 @@ __attribute__((visibility("default"))) int pagedattn_cuda_version() {
 #endif
 }
 
-// The instruction set that the CPU kernels of this process use.
+// The instruction set of this process's CPU kernels; "error: ..." where PAGEDATTN_CPU_ISA asks for
+// one that cannot be had, since no exception may leave a C function.
 __attribute__((visibility("default"))) const char* pagedattn_cpu_isa() {
-  return pagedattn::cpu_isa_name();
+  try {
+    return pagedattn::cpu_isa_name();
+  } catch (const std::exception& error) {
+    static std::string message;
+    message = std::string("error: ") + error.what();
+    return message.c_str();
+  }
 }
 
 }  // extern "C"

@@ -42,6 +42,7 @@ std::string Block::run(const Grid& grid, uint3 index, uint64_t seed) {
   barrier_arrived_ = 0;
   barrier_true_ = 0;
   std::fill(std::begin(named_barriers_), std::end(named_barriers_), NamedBarrier{});
+  for (std::vector<OpenCall>& calls : open_calls_) calls.clear();
   std::fill(std::begin(exited_lanes_), std::end(exited_lanes_), 0);
   if (num_threads_ % kWarpSize != 0) {
     exited_lanes_[num_threads_ / kWarpSize] = ~0u << num_threads_ % kWarpSize;
@@ -107,12 +108,9 @@ void Block::exit_thread() {
   self.waits = Thread::Waits::kExited;
   exited_lanes_[self.warp()] |= 1u << self.lane();
   ++num_exited_;
-  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
-    if (exited_lanes_[self.warp()] >> lane & 1) continue;
-    const Thread& other = thread(self.warp(), lane);
-    if (other.waits == Thread::Waits::kInWarp && (other.call->mask >> self.lane() & 1)) {
-      complete_warp_call(self.warp(), other.call->mask);
-    }
+  std::vector<OpenCall>& open_calls = open_calls_[self.warp()];
+  for (size_t i = 0; i < open_calls.size();) {
+    if (!complete_call(self.warp(), open_calls[i])) ++i;
   }
   if (num_exited_ == num_threads_) leave();
   wait();
@@ -186,48 +184,50 @@ void Block::warp_call(WarpCall& call) {
     fail(call.where, std::string(call.name) + ": the mask " + hex(call.mask) +
                          " lacks the calling lane " + std::to_string(self.lane()));
   }
-  check_lanes_agree(self, call);
+  OpenCall& open = join_call(self, call);
   self.call = &call;
   self.waits = Thread::Waits::kInWarp;
-  complete_warp_call(self.warp(), call.mask);
+  complete_call(self.warp(), open);
   wait();
 }
 
-void Block::check_lanes_agree(const Thread& self, const WarpCall& call) {
-  for (unsigned lane = 0; lane < kWarpSize; ++lane) {
-    if (exited_lanes_[self.warp()] >> lane & 1) continue;
-    const Thread& other = thread(self.warp(), lane);
-    if (other.waits != Thread::Waits::kInWarp) continue;
-    const WarpCall& theirs = *other.call;
-    const bool meets = (call.mask >> lane & 1) || (theirs.mask >> self.lane() & 1);
-    const bool agrees = call.mask == theirs.mask && std::strcmp(call.name, theirs.name) == 0 &&
-                        (!call.same_line || call.where == theirs.where);
-    if (meets && !agrees) {
+// Finds the call that other lanes wait in, or opens it.
+Block::OpenCall& Block::join_call(const Thread& self, const WarpCall& call) {
+  std::vector<OpenCall>& open_calls = open_calls_[self.warp()];
+  const uint32_t own_bit = 1u << self.lane();
+  OpenCall* joined = nullptr;
+  for (OpenCall& open : open_calls) {
+    const WarpCall& theirs = *open.call;
+    const bool same_name = call.name == theirs.name || std::strcmp(call.name, theirs.name) == 0;
+    if (call.mask == theirs.mask && same_name && (!call.same_line || call.where == theirs.where)) {
+      joined = &open;
+    } else if ((call.mask & open.arrived) != 0 || (theirs.mask & own_bit) != 0) {
       fail(call.where, "lanes disagree: lane " + std::to_string(self.lane()) + " calls " +
                            call.name + " with mask " + hex(call.mask) + ", lane " +
-                           std::to_string(lane) + " waits in " + theirs.name + " with mask " +
-                           hex(theirs.mask) + " at " + text(theirs.where));
+                           std::to_string(__builtin_ctz(open.arrived)) + " waits in " +
+                           theirs.name + " with mask " + hex(theirs.mask) + " at " +
+                           text(theirs.where));
     }
   }
+  if (joined == nullptr) joined = &open_calls.emplace_back(OpenCall{&call, 0, {}});
+  joined->arrived |= own_bit;
+  joined->arguments[self.lane()] = call.argument;
+  return *joined;
 }
 
-void Block::complete_warp_call(unsigned warp, uint32_t mask) {
-  const uint32_t lanes = mask & ~exited_lanes_[warp];
-  if (lanes == 0) return;
-  void* arguments[kWarpSize] = {};
-  const WarpCall* call = nullptr;
-  for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
-    const unsigned lane = __builtin_ctz(rest);
-    const Thread& other = thread(warp, lane);
-    if (other.waits != Thread::Waits::kInWarp || other.call->mask != mask) return;
-    call = other.call;
-    arguments[lane] = other.call->argument;
-  }
-  if (call->combine != nullptr) call->combine(lanes, arguments);
+// Performs and removes the call if no lane is missing.
+bool Block::complete_call(unsigned warp, OpenCall& open) {
+  const WarpCall& call = *open.call;
+  if ((call.mask & ~open.arrived & ~exited_lanes_[warp]) != 0) return false;
+  const uint32_t lanes = open.arrived;
+  if (call.combine != nullptr) call.combine(lanes, open.arguments);
+  open = open_calls_[warp].back();
+  open_calls_[warp].pop_back();
   for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
     thread(warp, __builtin_ctz(rest)).waits = Thread::Waits::kNot;
   }
   ready_.add(warp, lanes);
+  return true;
 }
 
 std::string Block::describe_thread() const {

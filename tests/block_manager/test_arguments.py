@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import threading
 from collections import deque
 from typing import Any
@@ -81,7 +82,7 @@ def test_unaligned_array() -> None:
         (np.zeros(3, object), TypeError, "int32 or int64"),
         (np.zeros((3, 1), np.int64), ValueError, "1 dimension"),
         (np.zeros((1, 1, 1), np.int64), ValueError, "dimension"),
-        (np.int64(3), TypeError, ""),
+        (np.int64(3), ValueError, "1 dimension"),
         (np.array(3), ValueError, "dimension"),
         (torch.zeros(3), TypeError, "float32"),
         (torch.zeros(3, dtype=torch.bfloat16), TypeError, "bfloat16"),
@@ -118,9 +119,8 @@ def test_request_id_must_be_a_str(request_id: Any) -> None:
         lambda: manager.fork("a", request_id),
         lambda: manager.block_table(request_id),
     ):
-        with pytest.raises((TypeError, KeyError)) as caught:
+        with pytest.raises(TypeError, match="must be a str"):
             call()
-        assert caught.type is TypeError or call is None or "'a'" in str(caught.value)
 
 
 @pytest.mark.parametrize("request_ids", [None, "ab", 3, [1], ["a", None], {"a": 1}])
@@ -256,10 +256,8 @@ def test_no_argument_breaks_the_manager(calls: list[tuple[str, list[Any], dict[s
     manager = BlockManager(6, 2, num_host_blocks=3)
     manager.allocate("a", [1, 2, 3])
     for method, args, kwargs in calls:
-        try:
+        with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError, MemoryError):
             getattr(manager, method)(*args, **kwargs)
-        except (TypeError, ValueError, LookupError, OverflowError, MemoryError, BufferError):
-            pass
         manager.check_invariants()
 
 
@@ -294,9 +292,7 @@ def test_threads_share_a_manager() -> None:
 def test_long_calls_from_threads() -> None:
     manager = BlockManager(40_000, 1)
     tokens = np.arange(9000)  # long enough for the GIL to be released
-    threads = [
-        threading.Thread(target=manager.allocate, args=(f"t{i}", tokens)) for i in range(4)
-    ]
+    threads = [threading.Thread(target=manager.allocate, args=(f"t{i}", tokens)) for i in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -170,12 +170,11 @@ BAD_OUTPUTS = {
         ValueError,
         "overlap",
     ),
-    "read-only": ({"seq_lens": np.broadcast_to(np.int32(0), (1,))[:0]}, ValueError, "seq_lens"),
     "bytes": ({"seq_lens": b"123412341234"}, TypeError, "seq_lens"),
     "meta tensor": (
         {"seq_lens": torch.empty(3, dtype=torch.int32, device="meta")},
-        (ValueError, BufferError),
-        "",
+        ValueError,
+        "seq_lens cannot be read: .*meta",
     ),
 }
 

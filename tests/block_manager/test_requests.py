@@ -50,7 +50,7 @@ def test_unknown_and_duplicate_requests() -> None:
         lambda: manager.allocate_batch(["c", "c"], [1, 2], [1, 1]),
         lambda: manager.allocate("c", []),
     ):
-        with pytest.raises(ValueError, match="'a'|'c'"):
+        with pytest.raises(ValueError, match=r"'a'|'c'"):
             call()
     assert manager.num_tokens("a") == 1
     assert "c" not in manager

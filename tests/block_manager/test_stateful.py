@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -53,27 +54,25 @@ class BlockManagerMachine(RuleBasedStateMachine):
         tokens = [bit for bit in bits for _ in range(self.size)]
         return tokens[: max(0, len(tokens) - cut % self.size)]
 
-    def both(self, real: Callable[[], Any], model: Callable[[], Any]) -> Any:
+    def both(self, real: Callable[[], Any], model: Callable[[], Any]) -> None:
         """Runs both; they return equal values or raise equal errors."""
+        wanted: tuple[int, ...] | type[Exception]
         try:
             expected = model()
         except ModelOutOfBlocks as error:
-            try:
-                real()
-            except OutOfBlocks as raised:
-                given = (raised.needed, raised.free, raised.total)
-                assert given == (error.needed, error.free, error.total)
-                return None
-            raise AssertionError("expected OutOfBlocks") from None
+            wanted = (error.needed, error.free, error.total)
         except (KeyError, ValueError) as error:
-            try:
+            wanted = type(error)
+        else:
+            assert real() == expected
+            return
+        if isinstance(wanted, type):
+            with pytest.raises(wanted):
                 real()
-            except type(error):
-                return None
-            raise AssertionError(f"expected {type(error).__name__}") from None
-        given = real()
-        assert given == expected
-        return given
+        else:
+            with pytest.raises(OutOfBlocks) as raised:
+                real()
+            assert (raised.value.needed, raised.value.free, raised.value.total) == wanted
 
     BITS = st.lists(st.integers(0, 1), min_size=0, max_size=5)
     CUT = st.integers(0, 15)
@@ -110,7 +109,9 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(names=st.lists(NAMES, unique=True), counts=st.lists(st.integers(0, 9), min_size=5))
     def append_batch(self, names: list[str], counts: list[int]) -> None:
-        names = [n for n in names if n in self.model.requests and not self.model.requests[n].swapped]
+        names = [
+            n for n in names if n in self.model.requests and not self.model.requests[n].swapped
+        ]
         counts = counts[: len(names)]
         tokens = [1] * sum(counts)
         slots = np.full(len(tokens) + 1, 77, np.int64)
@@ -144,7 +145,9 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(names=st.lists(NAMES, unique=True))
     def fill_batch(self, names: list[str]) -> None:
-        names = [n for n in names if n in self.model.requests and not self.model.requests[n].swapped]
+        names = [
+            n for n in names if n in self.model.requests and not self.model.requests[n].swapped
+        ]
         tables = np.full((len(names) + 1, 60), 77, np.int32)
         lens = np.full(len(names) + 1, 77, np.int32)
         if all(len(self.model.requests[n].places) <= 60 for n in names):
@@ -195,9 +198,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(parent=NAMES, child=NAMES)
     def fork(self, parent: str, child: str) -> None:
-        self.both(
-            lambda: self.real.fork(parent, child), lambda: self.model.fork(parent, child)
-        )
+        self.both(lambda: self.real.fork(parent, child), lambda: self.model.fork(parent, child))
 
     @rule(name=NAMES, cut=st.integers(-1, 40))
     def truncate(self, name: str, cut: int) -> None:
@@ -209,9 +210,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES)
     def free(self, name: str) -> None:
-        self.both(
-            lambda: set(self.real.free(name)), lambda: self.model.free(name, None)
-        )
+        self.both(lambda: set(self.real.free(name)), lambda: self.model.free(name, None))
 
     @rule(name=NAMES, back=st.integers(-1, 40))
     def free_uncomputed(self, name: str, back: int) -> None:

@@ -1,5 +1,7 @@
 """Incremental text: whole characters, stop strings, and the same as decoding at once."""
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -38,7 +40,7 @@ def test_grows_by_whole_characters_to_the_whole_text(text):
     text = text.replace("\N{REPLACEMENT CHARACTER}", "")
     seen, _ = feed(text)
     assert seen[-1] == text
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in itertools.pairwise(seen):
         assert after.startswith(before)
         assert text.startswith(before)
 

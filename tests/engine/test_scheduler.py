@@ -12,9 +12,7 @@ from pagedattn.scheduler import Scheduler
 
 def make(num_blocks=32, budget=64, max_num_seqs=8, block_size=8, **options):
     manager = BlockManager(num_blocks, block_size)
-    return Scheduler(
-        manager, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, **options
-    )
+    return Scheduler(manager, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, **options)
 
 
 def request(name, length, max_tokens=4, first=0, **options):
@@ -89,7 +87,7 @@ def test_salt_keeps_prefixes_apart():
 
 def test_least_urgent_request_is_preempted_and_recomputed():
     scheduler = make(num_blocks=4)
-    a, b = request("a", 16, max_tokens=20), request("b", 15, first=100, max_tokens=20)
+    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
     scheduler.add(a)
     scheduler.add(b)
     run_step(scheduler)
@@ -99,7 +97,7 @@ def test_least_urgent_request_is_preempted_and_recomputed():
     assert (b.num_computed_tokens, b.num_preemptions, scheduler.num_preemptions) == (0, 1, 1)
     while scheduler.has_unfinished:
         run_step(scheduler)
-    assert a.num_output_tokens == b.num_output_tokens == 20
+    assert a.num_output_tokens == b.num_output_tokens == 16
     assert scheduler.block_manager.num_free_blocks == 4
 
 
@@ -196,9 +194,7 @@ def test_everything_ends_whatever_the_limits(specs, num_blocks, budget, max_num_
     )
     requests = []
     for i, (length, prefix, max_tokens, n, priority) in enumerate(specs):
-        r = request(
-            str(i), length, max_tokens, 100 * prefix, n=min(n, budget), priority=priority
-        )
+        r = request(str(i), length, max_tokens, 100 * prefix, n=min(n, budget), priority=priority)
         requests.append(r)
         scheduler.add(r)
     for _ in range(5000):

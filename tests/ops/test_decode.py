@@ -134,6 +134,47 @@ def test_a_sequence_without_keys_gives_zeros_and_its_sink(backend: Backend):
         assert_lse_close(result.lse, with_sinks.masks["sinks"].expand_as(result.lse))
 
 
+def test_a_sink_of_minus_infinity_is_none(backend: Backend):
+    case = built(Spec(seq_lens=(0, 5, 100)))
+    masks = {**case.masks, "sinks": torch.full((4,), -math.inf)}
+    with_sinks = replace(case, masks=masks)
+    for run in (run_v1, run_v2):
+        assert_as_expected(run(with_sinks, backend), case)
+
+
+@pytest.mark.parametrize("window_left", [100, 2**31 - 1, 2**40])
+def test_a_window_longer_than_the_sequence_is_none(window_left: int, backend: Backend):
+    case = built(Spec(seq_lens=(5, 100)))
+    wide = replace(case, masks={**case.masks, "window_left": window_left})
+    for run in (run_v1, run_v2):
+        assert_as_expected(run(wide, backend), case)
+
+
+@pytest.mark.parametrize("head_dim", range(32, 257, 8))
+def test_every_head_dim(head_dim: int, backend: Backend):
+    case = built(Spec(head_dim=head_dim, heads=(2, 1), seq_lens=(20,), dtype=torch.float16))
+    assert_as_expected(run_v1(case, backend), case)
+
+
+def test_blocks_of_one_token(backend: Backend):
+    if backend.name != "cpu":
+        pytest.skip("a block of one token is for CPUs only")
+    case = built(Spec(block_size=1, seq_lens=(0, 1, 2, 70)))
+    for run in (run_v1, run_v2, run_paged_attention):
+        assert_as_expected(run(case, backend), case)
+
+
+def test_keys_and_values_may_differ_in_layout_and_kind_of_scale(backend: Backend):
+    spec = Spec(cache_dtype=INT8, scale_kind="head", seq_lens=(9, 70))
+    case = built(spec)
+    value_cache = case.value_cache.contiguous()  # NHD, beside HND keys
+    per_token_head = case.v_scale.expand(value_cache.shape[:3]).contiguous()
+    for v_scale in (None, torch.tensor([0.02]), per_token_head):
+        mixed = replace(case, value_cache=value_cache, v_scale=v_scale)
+        for run in (run_v1, run_v2):
+            assert_as_expected(run(mixed, backend), mixed)
+
+
 def test_an_empty_batch_is_taken(backend: Backend):
     case = built(Spec(seq_lens=()))
     assert run_v1(case, backend).out.shape == (0, 4, 64)

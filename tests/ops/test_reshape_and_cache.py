@@ -172,6 +172,20 @@ def test_halfway_values_round_to_even(cache_dtype: torch.dtype, backend: Backend
 
 
 @pytest.mark.parametrize("cache_dtype", QUANTIZED_DTYPES, ids=str)
+def test_quotients_are_true_divisions(cache_dtype: torch.dtype, backend: Backend):
+    """At halfway points times a scale, a product by the reciprocal rounds to another code."""
+    codes = torch.arange(256, dtype=torch.uint8).view(cache_dtype).float()
+    grid = codes[codes.isfinite() & (codes >= 0)].unique()[:65]
+    scale = torch.tensor(0.0137)
+    row = (grid[:-1] + grid[1:]) / 2 * scale
+    expected = reference.quantize(row, scale, cache_dtype).float()
+    by_reciprocal = reference.quantize(row * (1 / scale), torch.tensor(1.0), cache_dtype).float()
+    assert not torch.equal(expected, by_reciprocal), "the row tells the two apart"
+    stored, _ = quantised_row(row, cache_dtype, scale, backend)
+    assert torch.equal(stored.float(), expected)
+
+
+@pytest.mark.parametrize("cache_dtype", QUANTIZED_DTYPES, ids=str)
 def test_out_of_range_saturates_and_nan_is_as_documented(
     cache_dtype: torch.dtype, backend: Backend
 ):

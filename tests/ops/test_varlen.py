@@ -20,7 +20,7 @@ FP8_E4M3, FP8_E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 def mixed(block_size: int) -> dict[str, tuple[int, ...]]:
     """Decodes, a prefill, chunks of a prefill and empty queries in one batch."""
     b = block_size
-    pairs = [(1, b), (b + 1, b + 1), (3, 2 * b + 5), (0, 9), (1, 1), (0, 0), (70, b + 100)]
+    pairs = [(1, b), (b + 1, b + 1), (3, 2 * b + 5), (0, 9), (1, 1), (0, 0), (20, b + 50)]
     return {"query_lens": tuple(q for q, _ in pairs), "seq_lens": tuple(k for _, k in pairs)}
 
 
@@ -56,7 +56,7 @@ MASK_OPTIONS = {
     "causal": [False, True],
     "tree": [False, True],
 }
-DRAFTS = {"query_lens": (8, 1, 64, 3, 0), "seq_lens": (8, 30, 150, 65, 4)}
+DRAFTS = {"query_lens": (8, 1, 17, 3, 0), "seq_lens": (8, 30, 80, 65, 4)}
 MASKS = [
     Spec(heads=(6, 2), **DRAFTS, **dict(zip(MASK_OPTIONS, values, strict=True)))
     for values in itertools.product(*MASK_OPTIONS.values())
@@ -77,6 +77,7 @@ MASKS = [
 LENGTHS = [
     Spec(query_lens=(1, 1, 1), seq_lens=(1, 40, 0)),
     Spec(query_lens=(300,), seq_lens=(300,)),
+    Spec(query_lens=(64, 2), seq_lens=(150, 2), tree=True),
     Spec(query_lens=(40,), seq_lens=(300,), window_left=7),  # query_len > window
     Spec(query_lens=(1, 257), seq_lens=(4097, 257), heads=(2, 1)),
     Spec(query_lens=(130, 1, 1, 5), seq_lens=(4200, 17, 1, 5), heads=(2, 1), dtype=torch.bfloat16),

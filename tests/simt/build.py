@@ -44,10 +44,10 @@ def build(*targets: str) -> Path:
     """
     # LD_PRELOAD is meant for this process, not for compilers.
     environment = {**os.environ, "PATH": _path(), "LD_PRELOAD": ""}
-    configure = ["cmake", "-S", ROOT / "csrc" / "simt", "-B", folder(), "-G", "Ninja"]
+    configure = ["cmake", "-S", str(ROOT / "csrc" / "simt"), "-B", str(folder()), "-G", "Ninja"]
     configure += [f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-DSIMT_VARIANT={os.environ.get('PAGEDATTN_SIMT_VARIANT', '')}"]
-    make = ["cmake", "--build", folder(), "--target", *targets]
+    make = ["cmake", "--build", str(folder()), "--target", *targets]
     for command in (configure, make):
         subprocess.run(command, env=environment, stdout=sys.stderr, check=True)
     return folder()

@@ -29,9 +29,10 @@ void reduce_row(const AttentionParams& params, int64_t token, int head) {
   const int64_t first = (token * params.num_q_heads + head) * partial.num_partitions;
   const float* const lse = partial.lse + first;
 
-  float max = params.masks.sinks ? params.masks.sinks[head] : -kInfinity;
+  const float sink = params.masks.sinks ? params.masks.sinks[head] : -kInfinity;
+  float max = sink;
   for (int i = partitions.begin; i < partitions.end; ++i) max = lse[i] < max ? max : lse[i];
-  float sum = params.masks.sinks ? std::exp(params.masks.sinks[head] - max) : 0.0f;
+  float sum = sink == -kInfinity ? 0.0f : std::exp(sink - max);
   for (int i = partitions.begin; i < partitions.end; ++i) sum += std::exp(lse[i] - max);
 
   float total[kMaxHeadDim + kWidth] = {};
@@ -86,11 +87,12 @@ void merge_row(const MergeParams& params, int64_t token, int head) {
 void reduce_partitions(const AttentionParams& params, Stream) {
   const int heads = params.num_q_heads;
   with_compute_type(params.dtype, [&](auto type) {
-    parallel_for(0, params.num_seqs * int64_t{heads}, kRowsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        reduce_row<decltype(type)>(params, i / heads, static_cast<int>(i % heads));
-      }
-    });
+    parallel_for(0, params.num_seqs * int64_t{heads}, kRowsPerTask,
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i) {
+                     reduce_row<decltype(type)>(params, i / heads, static_cast<int>(i % heads));
+                   }
+                 });
   });
 }
 

@@ -5,10 +5,8 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-constexpr int kCacheLine = 64;
-
-// Walks over the cache lines of a list of rows and asks for a few at each step, so that requests
-// spread over the arithmetic that hides them: memory has a limited number of them in flight.
+// Walks over a list of rows and asks for a few at each step, so that requests spread over the
+// arithmetic that hides them: only so many can be in flight.
 template <typename T>
 class RowPrefetcher {
  public:
@@ -16,15 +14,13 @@ class RowPrefetcher {
   RowPrefetcher(const T* const* rows, int count, int head_dim)
       : rows_(rows), end_(rows + count), row_bytes_(head_dim * static_cast<int>(sizeof(T))) {}
 
-  int lines_per_row() const { return (row_bytes_ + kCacheLine - 1) / kCacheLine; }
+  bool done() const { return rows_ == end_; }
 
-  void advance(int lines) {
-    for (; lines > 0 && rows_ != end_; --lines) {
-      __builtin_prefetch(reinterpret_cast<const char*>(*rows_) + offset_);
-      offset_ += kCacheLine;
-      if (offset_ < row_bytes_) continue;
-      offset_ = 0;
-      ++rows_;
+  void advance_rows(int count) {
+    constexpr int kCacheLine = 64;
+    for (; count > 0 && rows_ != end_; --count, ++rows_) {
+      const char* const row = reinterpret_cast<const char*>(*rows_);
+      for (int i = 0; i < row_bytes_; i += kCacheLine) __builtin_prefetch(row + i);
     }
   }
 
@@ -32,7 +28,17 @@ class RowPrefetcher {
   const T* const* rows_ = nullptr;
   const T* const* end_ = nullptr;
   int row_bytes_ = 0;
-  int offset_ = 0;
 };
+
+// Asks a second time for rows that are about to be used: CPUs drop prefetches under load, and one
+// from a tile ahead is often lost. Only while there is something to ask for ahead, which is when
+// the tile itself comes from memory.
+template <typename T, typename Ahead>
+inline RowPrefetcher<T> repeat_ahead(const T* const* rows, int count, int head_dim,
+                                     const RowPrefetcher<Ahead>& ahead) {
+  constexpr int kDistance = 8;  // rows
+  if (ahead.done() || count <= kDistance) return {};
+  return {rows + kDistance, count - kDistance, head_dim};
+}
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -6,11 +6,12 @@
 #pragma once
 
 #include "../../common/cpu/simd.h"
+#include "prefetch.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-constexpr int kRowBlock = 4;   // query rows that share the registers
-constexpr int kTokenPad = 8;   // token lists are padded to a multiple of this with valid rows
+constexpr int kRowBlock = 4;  // query rows that share the registers
+constexpr int kTokenPad = 8;  // token lists are padded to a multiple of this with valid rows
 
 // A few rows of a [rows][stride] array of floats.
 struct FloatRows {
@@ -21,12 +22,13 @@ struct FloatRows {
 
 // scores[r][t] = q[r] . k[t] for Rows rows and the Tokens rows at k.
 template <int Rows, int Tokens, typename T>
-PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_dim, FloatRows scores) {
+PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_dim,
+                                       FloatRows scores) {
   static_assert(Rows * Tokens % 4 == 0);
   Vec sums[Rows * Tokens];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows * Tokens; ++i) sums[i] = Vec(0.0f);
-  const auto step = [&](int d, auto load_key) __attribute__((always_inline)) {
+  const auto step = [&](int d, const auto& load_key) __attribute__((always_inline)) {
     Vec key[Tokens];
 #pragma GCC unroll 8
     for (int t = 0; t < Tokens; ++t) key[t] = load_key(k[t] + d);
@@ -52,24 +54,24 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_
 }
 
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
-// Meanwhile `ahead` asks for as many rows as are used.
-template <int Rows, typename T, typename Prefetcher>
+// Meanwhile `ahead` asks for as many rows as are used here.
+template <int Rows, typename T, typename Ahead>
 inline void query_key_product(FloatRows q, const T* const* k, int num_tokens, int head_dim,
-                              FloatRows scores, Prefetcher& ahead) {
+                              FloatRows scores, RowPrefetcher<Ahead>& ahead) {
   constexpr int kTokens = Rows == 1 ? 8 : Rows == 4 ? (kWidth > 8 ? 4 : 2) : 4;
   static_assert(kTokenPad % kTokens == 0);
+  RowPrefetcher<T> again = repeat_ahead(k, num_tokens, head_dim, ahead);
   for (int t = 0; t < num_tokens; t += kTokens) {
     dot_block<Rows, kTokens>(q, k + t, head_dim, {scores.data + t, scores.stride});
-    ahead.advance(kTokens * ahead.lines_per_row());
-#ifdef RE
-    for (int j = 0; j < kTokens; ++j) { int u = t + RE + j; if (u < num_tokens) for (int l = 0; l < head_dim*(int)sizeof(T); l += 64) __builtin_prefetch((const char*)k[u] + l); }
-#endif
+    ahead.advance_rows(kTokens);
+    again.advance_rows(kTokens);
   }
 }
 
 // out[r][d ...] += sum over t of p[r][t] * v[t][d ...] for Vectors vectors from d on.
-template <int Rows, int Vectors, typename T>
-PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, int num_tokens, int d, FloatRows out) {
+template <int Rows, int Vectors, typename T, typename Load>
+PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, int num_tokens, int d,
+                                              FloatRows out, const Load& load_value) {
   Vec sums[Rows][Vectors];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
@@ -79,7 +81,7 @@ PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, in
   for (int t = 0; t < num_tokens; ++t) {
     Vec value[Vectors];
 #pragma GCC unroll 8
-    for (int i = 0; i < Vectors; ++i) value[i] = load(v[t] + d + i * kWidth);
+    for (int i = 0; i < Vectors; ++i) value[i] = load_value(v[t] + d + i * kWidth);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       const Vec weight(p.row(r)[t]);
@@ -94,41 +96,30 @@ PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, in
   }
 }
 
-// out[r] += sum over t of p[r][t] * v[t].
-template <int Rows, typename T, typename Prefetcher>
-inline void weight_value_block(FloatRows p, const T* const* v, int num_tokens, int head_dim,
-                               FloatRows out, Prefetcher& ahead) {
-  constexpr int kVectors = Rows == 1 ? 8 : Rows == 2 ? 4 : kWidth > 8 ? 4 : 2;
-  constexpr int kStep = kVectors * kWidth;
-  const int lines_per_step = num_tokens * ahead.lines_per_row() * kStep / head_dim + 1;
-  int d = 0;
-  for (; d + kStep <= head_dim; d += kStep) {
-    accumulate_block<Rows, kVectors>(p, v, num_tokens, d, out);
-    ahead.advance(lines_per_step);
-#ifdef REV
-    for (int u = num_tokens + d*num_tokens/head_dim; u < num_tokens + (d+kStep)*num_tokens/head_dim; ++u) for (int l = 0; l < head_dim*(int)sizeof(T); l += 64) __builtin_prefetch((const char*)v[u] + l);
-#endif
-  }
-  for (; d + kWidth <= head_dim; d += kWidth) accumulate_block<Rows, 1>(p, v, num_tokens, d, out);
-  if (d == head_dim) return;
-  for (int t = 0; t < num_tokens; ++t) {
-    const Vec value = load_tail(v[t] + d, head_dim - d);
-    for (int r = 0; r < Rows; ++r) {
-      float* const sums = out.row(r) + d;
-      store(sums, at::vec::fmadd(Vec(p.row(r)[t]), value, load(sums)));
-    }
-  }
-}
-
-// The same for any number of tokens, cut into blocks whose values stay in the L1 cache. Meanwhile
-// `ahead` asks for as many rows as are used.
-template <int Rows, typename T, typename Prefetcher>
+// out[r] += sum over t of p[r][t] * v[t]. Meanwhile `ahead` asks for as many rows as are used here.
+template <int Rows, typename T, typename Ahead>
 inline void weight_value_product(FloatRows p, const T* const* v, int num_tokens, int head_dim,
-                                 FloatRows out, Prefetcher& ahead) {
-  constexpr int kTokens = 16;
+                                 FloatRows out, RowPrefetcher<Ahead>& ahead) {
+  constexpr int kTokens = 16;  // at a time, so that their rows stay in the L1 cache
+  constexpr int kVectors = Rows == 1 ? 8 : Rows == 2 || kWidth > 8 ? 4 : 2;
+  constexpr int kStep = kVectors * kWidth;
+  const auto whole = [](const T* row) { return load(row); };
+  const auto tail = [&](const T* row) { return load_tail(row, head_dim % kWidth); };
+  const int rows_per_step = (kTokens * kStep + head_dim - 1) / head_dim;
+  RowPrefetcher<T> again = repeat_ahead(v, num_tokens, head_dim, ahead);
   for (int t = 0; t < num_tokens; t += kTokens) {
     const int count = num_tokens - t < kTokens ? num_tokens - t : kTokens;
-    weight_value_block<Rows>({p.data + t, p.stride}, v + t, count, head_dim, out, ahead);
+    const FloatRows weights{p.data + t, p.stride};
+    int d = 0;
+    for (; d + kStep <= head_dim; d += kStep) {
+      accumulate_block<Rows, kVectors>(weights, v + t, count, d, out, whole);
+      ahead.advance_rows(rows_per_step);
+      again.advance_rows(rows_per_step);
+    }
+    for (; d + kWidth <= head_dim; d += kWidth) {
+      accumulate_block<Rows, 1>(weights, v + t, count, d, out, whole);
+    }
+    if (d < head_dim) accumulate_block<Rows, 1>(weights, v + t, count, d, out, tail);
   }
 }
 

@@ -69,7 +69,7 @@ struct RowResult {
 };
 
 inline RowResult finish_softmax(const RowState& row, const float* sink) {
-  if (sink == nullptr) {
+  if (sink == nullptr || *sink == -kInfinity) {  // a sink of -inf is none
     if (row.sum == 0.0f) return {-kInfinity, 0.0f};
     return {row.max + std::log(row.sum), 1.0f / row.sum};
   }

@@ -84,8 +84,7 @@ void find_tokens(const PagedSequence<T>& sequence, int begin, int end, Tile<T>& 
       tile.value[i] = value + slot * cache.value.token_stride;
       tile.offset[i] = static_cast<float>(i);
       if (sequence.key_scale) {
-        tile.key_scale[i] =
-            sequence.key_scale[block * ks.block_stride + slot * ks.token_stride];
+        tile.key_scale[i] = sequence.key_scale[block * ks.block_stride + slot * ks.token_stride];
       }
       if (sequence.value_scale) {
         tile.value_scale[i] =

@@ -47,7 +47,16 @@ class WorkPlan {
     heads_per_unit_ = group_ < kMaxRows ? group_ : kMaxRows;
     head_chunks_ = (group_ + heads_per_unit_ - 1) / heads_per_unit_;
     tokens_per_unit_ = params.cu_seqlens_q ? kMaxRows / heads_per_unit_ : 1;
-    partitions_ = params.partial.partition_size > 0 ? params.partial.num_partitions : 1;
+    partitions_ = 1;
+    if (const int size = params.partial.partition_size; size > 0) {
+      // Of the longest sequence: the workspace, and max_seq_len, may be far larger than needed.
+      int longest = 1;
+      for (int seq = 0; seq < params.num_seqs; ++seq) {
+        const int length = sequence_length(params, seq);
+        if (length > longest) longest = length;
+      }
+      partitions_ = (longest - 1) / size + 1;
+    }
     token_tiles_ = first_tile(params.num_seqs);
   }
 
@@ -79,8 +88,8 @@ class WorkPlan {
     const int size = params_.partial.partition_size;
     if (size == 0) return true;
     const int64_t begin = static_cast<int64_t>(unit.partition) * size;
-    unit.keys = intersect(
-        unit.keys, {clamp_to(begin, unit.seq_len), clamp_to(begin + size, unit.seq_len)});
+    unit.keys =
+        intersect(unit.keys, {clamp_to(begin, unit.seq_len), clamp_to(begin + size, unit.seq_len)});
     return unit.keys.begin < unit.keys.end;
   }
 

@@ -1,16 +1,22 @@
-// Decode attention: picks the kernel for the cache's storage type.
+// Decode attention: picks the tensor-core kernel where it applies, else the one for the cache's
+// storage type.
 #include "../../common/cuda/dispatch.h"
 #include "../../common/cuda/launch.h"
 #include "decode_launch.h"
+#include "decode_mma.h"
 #include "kernels.h"
 #include "split_heuristic.h"
 
 namespace pagedattn::cuda {
 
 void decode(const AttentionParams& params, Stream stream) {
+  if (decode_mma_supports(params)) return launch_decode_mma(params, stream);
   with_storage_type(params.cache.dtype,
                     [&](auto tag) { launch_decode<typename decltype(tag)::Type>(params, stream); });
 }
+
+// What registers allow of the SIMT-core kernel's CTAs.
+constexpr int64_t kDecodeCtasPerSm = 3;
 
 int32_t choose_partition_size(const AttentionParams& params) {
   int device = 0;
@@ -22,8 +28,12 @@ int32_t choose_partition_size(const AttentionParams& params) {
   problem.num_seqs = params.num_seqs;
   problem.num_kv_heads = params.cache.num_kv_heads;
   problem.max_seq_len = params.max_seq_len;
+  problem.token_bytes = int64_t{2} * params.cache.head_dim * element_size(params.cache.dtype);
+  problem.partial_bytes = int64_t{params.num_q_heads / params.cache.num_kv_heads} *
+                          (params.cache.head_dim + 1) * static_cast<int64_t>(sizeof(float));
   problem.num_sms = num_sms;
-  problem.ctas_per_sm = 3;
+  problem.ctas_per_sm =
+      decode_mma_supports(params) ? decode_mma_ctas_per_sm(params) : kDecodeCtasPerSm;
   return pagedattn::choose_partition_size(problem);
 }
 

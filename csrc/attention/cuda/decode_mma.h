@@ -10,6 +10,9 @@ namespace pagedattn {
 // and strides only, never on the batch.
 bool decode_mma_supports(const AttentionParams& params);
 
+// CTAs that an SM of the current device holds at a time; shared memory is what limits them.
+int decode_mma_ctas_per_sm(const AttentionParams& params);
+
 // V1 or, with a partition size, V2's partitions.
 void launch_decode_mma(const AttentionParams& params, Stream stream);
 

@@ -44,17 +44,17 @@ void copy_blocks_cpu(const CopyBlocksParams& params, Stream) {
 void swap_blocks_cpu(const SwapBlocksParams& params, Stream) {
   const BlockLayout& from = params.src_layout;
   const BlockLayout& to = params.dst_layout;
-  parallel_for(0, params.num_caches * params.num_pairs, tasks_grain(block_bytes(from)),
-               [&](int64_t begin, int64_t end) {
-                 for (int64_t i = begin; i < end; ++i) {
-                   const int64_t cache = i / params.num_pairs;
-                   const int64_t* const pair = params.mapping + 2 * (i % params.num_pairs);
-                   copy_block(
-                       static_cast<const char*>(params.src[cache]) + pair[0] * from.block_stride_bytes,
-                       from, static_cast<char*>(params.dst[cache]) + pair[1] * to.block_stride_bytes,
-                       to);
-                 }
-               });
+  parallel_for(
+      0, params.num_caches * params.num_pairs, tasks_grain(block_bytes(from)),
+      [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t cache = i / params.num_pairs;
+          const int64_t* const pair = params.mapping + 2 * (i % params.num_pairs);
+          copy_block(
+              static_cast<const char*>(params.src[cache]) + pair[0] * from.block_stride_bytes, from,
+              static_cast<char*>(params.dst[cache]) + pair[1] * to.block_stride_bytes, to);
+        }
+      });
 }
 
 }  // namespace pagedattn

@@ -45,7 +45,8 @@ void copy_rows(const char* src, int64_t src_stride, char* dst, int64_t dst_strid
     std::memcpy(dst, src, count * bytes);
     return;
   }
-  for (int64_t i = 0; i < count; ++i) std::memcpy(dst + i * dst_stride, src + i * src_stride, bytes);
+  for (int64_t i = 0; i < count; ++i)
+    std::memcpy(dst + i * dst_stride, src + i * src_stride, bytes);
 }
 
 // The largest magnitude; NaN counts as nothing.
@@ -130,7 +131,8 @@ void load_token(const GatherParams& params, const CacheView& cache, const TokenV
 
 // How many tokens make a task worth a thread.
 int64_t tokens_per_task(const KvCacheView& cache) {
-  const int64_t bytes = int64_t{2} * cache.num_kv_heads * cache.head_dim * element_size(cache.dtype);
+  const int64_t bytes =
+      int64_t{2} * cache.num_kv_heads * cache.head_dim * element_size(cache.dtype);
   return bytes >= kBytesPerTask ? 1 : kBytesPerTask / (bytes > 0 ? bytes : 1);
 }
 
@@ -161,20 +163,18 @@ void reshape_and_cache(const ReshapeParams& params, Stream) {
 void gather_cache(const GatherParams& params, Stream) {
   if (params.num_seqs == 0) return;
   const int64_t block_size = params.cache.block_size;
-  parallel_for(0, params.num_tokens, tokens_per_task(params.cache),
-               [&](int64_t begin, int64_t end) {
-                 int seq = sequence_of(params, begin);
-                 for (int64_t token = begin; token < end; ++token) {
-                   while (seq + 1 < params.num_seqs && params.cu_seq_lens[seq + 1] <= token) ++seq;
-                   const int64_t position = token - params.cu_seq_lens[seq];
-                   const int64_t block =
-                       params.block_tables[seq * params.block_table_stride + position / block_size];
-                   load_token(params, params.cache.key, params.key, block, position % block_size,
-                              token);
-                   load_token(params, params.cache.value, params.value, block,
-                              position % block_size, token);
-                 }
-               });
+  parallel_for(
+      0, params.num_tokens, tokens_per_task(params.cache), [&](int64_t begin, int64_t end) {
+        int seq = sequence_of(params, begin);
+        for (int64_t token = begin; token < end; ++token) {
+          while (seq + 1 < params.num_seqs && params.cu_seq_lens[seq + 1] <= token) ++seq;
+          const int64_t position = token - params.cu_seq_lens[seq];
+          const int64_t block =
+              params.block_tables[seq * params.block_table_stride + position / block_size];
+          load_token(params, params.cache.key, params.key, block, position % block_size, token);
+          load_token(params, params.cache.value, params.value, block, position % block_size, token);
+        }
+      });
 }
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -25,7 +25,8 @@ inline uint8_t float8_code(float x, float max, uint8_t nan) {
   const uint32_t normal =
       (rounded >> kDropped) - (static_cast<uint32_t>(127 - kBias) << kMantissaBits);
   // A float in [2^23, 2^24) counts in ones; scaled, it counts in smallest subnormals.
-  const float grid = bits_to_float(static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23);
+  const float grid =
+      bits_to_float(static_cast<uint32_t>(127 + 1 - kBias - kMantissaBits + 23) << 23);
   const uint32_t subnormal = float_to_bits(clamped + grid) - float_to_bits(grid);
   const uint32_t code = clamped < smallest_normal ? subnormal : normal;
   return static_cast<uint8_t>(sign | (x != x ? nan : code));

@@ -63,8 +63,8 @@ inline float to_float(Float8E4M3 x) {
 inline float to_float(Float8E5M2 x) {
   const uint32_t magnitude = x.code & 0x7fu;
   const uint32_t special = 0x7f800000u | (magnitude & 3u) << 21;  // inf, or NaN with its payload
-  const float value = magnitude >= 0x7c ? bits_to_float(special)
-                                        : bits_to_float(magnitude << 21) * 0x1p112f;
+  const float value =
+      magnitude >= 0x7c ? bits_to_float(special) : bits_to_float(magnitude << 21) * 0x1p112f;
   return x.code & 0x80 ? -value : value;
 }
 
@@ -159,7 +159,9 @@ PAGEDATTN_ALWAYS_INLINE void store(float* p, Vec v, int count = kWidth) { v.stor
 PAGEDATTN_ALWAYS_INLINE void store(BFloat16* p, Vec v, int count = kWidth) {
   at::vec::convert<BFloat16>(v).store(p, count);
 }
-PAGEDATTN_ALWAYS_INLINE void store(Half* p, Vec v, int count = kWidth) { at::vec::convert<Half>(v).store(p, count); }
+PAGEDATTN_ALWAYS_INLINE void store(Half* p, Vec v, int count = kWidth) {
+  at::vec::convert<Half>(v).store(p, count);
+}
 
 // ---- horizontal operations ----
 

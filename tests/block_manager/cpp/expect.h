@@ -17,13 +17,13 @@ inline void expect(bool condition, const char* text, const char* file, int line)
 
 #define EXPECT(condition) ::pagedattn::test::expect((condition), #condition, __FILE__, __LINE__)
 
-#define EXPECT_THROWS(expression, Error)                                                     \
-  do {                                                                                       \
-    bool caught = false;                                                                     \
-    try {                                                                                    \
-      (void)(expression);                                                                    \
-    } catch (const Error&) {                                                                 \
-      caught = true;                                                                         \
-    }                                                                                        \
+#define EXPECT_THROWS(expression, Error)                                                    \
+  do {                                                                                      \
+    bool caught = false;                                                                    \
+    try {                                                                                   \
+      (void)(expression);                                                                   \
+    } catch (const Error&) {                                                                \
+      caught = true;                                                                        \
+    }                                                                                       \
     ::pagedattn::test::expect(caught, #expression " to throw " #Error, __FILE__, __LINE__); \
   } while (false)

@@ -147,8 +147,7 @@ class Traffic {
     TokenBatch batch{{ids, 2}, span(added)};
     batch.counts = Span<const std::int64_t>{counts, 2};
     BatchBuffers out;
-    out.slot_mapping =
-        Span<std::int64_t>{slots.data(), static_cast<std::int64_t>(slots.size())};
+    out.slot_mapping = Span<std::int64_t>{slots.data(), static_cast<std::int64_t>(slots.size())};
     out.block_tables = Int32Rows{tables.data(), 3, 7, 8};
     out.seq_lens = Span<std::int32_t>{lens.data(), 3};
     manager_.append_batch(batch, out);

@@ -31,7 +31,7 @@ constexpr int kOutStep = kOutVec * kWarpSize;
 template <typename T>
 struct OutputRows {
   bool whole;
-  bool aligned;  // V1's rows start at multiples of kOutVec elements
+  bool aligned;  // rows start at multiples of kOutVec elements
   T* out;
   float* partial;
   int64_t head_stride;
@@ -46,9 +46,9 @@ struct OutputRows {
       out = static_cast<T*>(params.out.data) + seq * params.out.token_stride +
             first_head * head_stride;
       lse_head_stride = params.lse_head_stride;
-      lse = params.lse == nullptr ? nullptr
-                                  : params.lse + seq * params.lse_token_stride +
-                                        first_head * lse_head_stride;
+      lse = params.lse == nullptr
+                ? nullptr
+                : params.lse + seq * params.lse_token_stride + first_head * lse_head_stride;
     } else {
       const int64_t row =
           (int64_t{seq} * params.num_q_heads + first_head) * params.partial.num_partitions +
@@ -64,22 +64,28 @@ struct OutputRows {
   __device__ __forceinline__ void write(int head, int dim, const float4& value,
                                         float row_lse) const {
     const int64_t offset = head * head_stride + dim;
-    if (!whole) {
-      *reinterpret_cast<float4*>(partial + offset) = value;
-    } else {
+    if (whole) {
       Vec<T, kOutVec> vec;
       vec[0] = from_float<T>(value.x);
       vec[1] = from_float<T>(value.y);
       vec[2] = from_float<T>(value.z);
       vec[3] = from_float<T>(value.w);
-      if (aligned) {
-        store_vec(out + offset, vec);
-      } else {
-#pragma unroll
-        for (int e = 0; e < kOutVec; ++e) out[offset + e] = vec[e];
-      }
+      store(out + offset, vec);
+    } else {
+      store(partial + offset, Vec<float, kOutVec>{value.x, value.y, value.z, value.w});
     }
     if (dim == 0 && lse != nullptr) lse[head * lse_head_stride] = row_lse;
+  }
+
+ private:
+  template <typename Element>
+  __device__ __forceinline__ void store(Element* to, const Vec<Element, kOutVec>& vec) const {
+    if (aligned) {
+      store_vec(to, vec);
+    } else {
+#pragma unroll
+      for (int e = 0; e < kOutVec; ++e) to[e] = vec[e];
+    }
   }
 };
 

@@ -1,6 +1,6 @@
 // Decode attention on tensor cores, V1 and V2's partitions alike. One CTA serves all query heads of
 // a (sequence, kv head, partition), so that every K and V byte leaves memory once. Each warp runs a
-// pipeline of its own over its tiles, without a barrier for the block; the warps meet at the end.
+// pipeline of its own over its tiles; the warps meet at the end.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,7 +17,7 @@
 #include "epilogue.cuh"
 #include "fragments.cuh"
 #include "loader.cuh"
-#include "masks.cuh"
+#include "main_loop.cuh"
 #include "query.cuh"
 #include "softmax.cuh"
 #include "tile.h"
@@ -40,7 +40,7 @@ struct DecodeMmaConfig {
 
 namespace decode_mma {
 
-// The part of the visible range that lies in this CTA's partition.
+// The part of the visible range that lies in a partition.
 __device__ __forceinline__ KvRange partition_range(const AttentionParams& params, KvRange visible,
                                                    int partition) {
   const int64_t size = params.partial.partition_size;
@@ -50,27 +50,23 @@ __device__ __forceinline__ KvRange partition_range(const AttentionParams& params
   return {static_cast<int32_t>(min(begin, end)), static_cast<int32_t>(end)};
 }
 
-}  // namespace decode_mma
-
 template <typename T, int kHeadDim, GroupClass kGroup>
-__global__ void __launch_bounds__(decode_mma::kThreads, kHeadDim <= 128 ? 4 : 2)
-    decode_mma_kernel(const __grid_constant__ AttentionParams params,
-                      const DecodeMmaConfig config) {
-  using namespace decode_mma;
+__device__ __forceinline__ void decode_cta(const AttentionParams& params,
+                                           const DecodeMmaConfig& config) {
   constexpr bool kTeams = kGroup == GroupClass::kUpTo64;
   using Layout = std::conditional_t<kGroup == GroupClass::kUpTo8, HeadsAsColumns<T, kHeadDim>,
                                     HeadsAsRows<T, kHeadDim>>;
   using Tile = decode_mma::Tile<kHeadDim>;
   using Shared = SharedLayout<kHeadDim>;
-  if constexpr (!ptx::kHasAmpereInstructions) return;
 
   const int seq = blockIdx.x / params.cache.num_kv_heads;
   const int kv_head = blockIdx.x % params.cache.num_kv_heads;
+  const int partition = blockIdx.z * gridDim.y + blockIdx.y;
   const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
   const int first_head = kv_head * num_heads;
-  const int partition = blockIdx.y;
-  const KvRange visible = partition_range(params, decode_range(params, seq), partition);
-  if (visible.begin >= visible.end) {
+  const CtaWork work{seq, first_head, num_heads, clamped_seq_len(params, seq) - 1,
+                     partition_range(params, decode_range(params, seq), partition)};
+  if (work.visible.begin >= work.visible.end) {
     const OutputRows<T> rows(params, seq, first_head, partition, config.aligned_out);
     if (rows.whole) write_unseen<T, kHeadDim>(params, rows, first_head, num_heads);
     return;
@@ -79,114 +75,60 @@ __global__ void __launch_bounds__(decode_mma::kThreads, kHeadDim <= 128 ? 4 : 2)
   // The shuffle tells the compiler that the warp's number is the same in all its lanes.
   const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
   const int lane = threadIdx.x % kWarpSize;
-  const int team_warps = kTeams ? config.team_warps : 1;
-  const int team = warp / team_warps;
-  const int member = warp % team_warps;
-  const int team_threads = ptx::keep(team_warps * kWarpSize);
-  const auto sync_team = [&] {
-    if constexpr (kTeams) {
-      ptx::named_barrier_sync(1 + team, team_threads);
-    } else {
-      __syncwarp();
-    }
-  };
-
+  const Team<kTeams> team(warp, config.team_warps);
   unsigned char* const shared = dynamic_shared<unsigned char>();
-  const uint32_t tiles = ptx::shared_address(shared);
-  const uint32_t warp_tiles = tiles + warp * Tile::kWarpBytes;
-  const int32_t aligned_begin = visible.begin / kGroupTokens * kGroupTokens;
-  const int32_t team_token = aligned_begin + team * team_warps * kTileTokens;
-  const int32_t warp_token = team_token + member * kTileTokens;
+  unsigned char* const team_tiles = shared + team.index * team.warps * Tile::kWarpBytes;
+  unsigned char* const warp_tiles = shared + warp * Tile::kWarpBytes;
+  const int32_t team_token =
+      work.visible.begin / kGroupTokens * kGroupTokens + team.index * team.warps * kTileTokens;
+  const int32_t warp_token = team_token + team.member * kTileTokens;
 
-  TileLoader<kHeadDim> loader(params, seq, kv_head, visible, warp_token, warp_tiles, lane);
-#pragma unroll
-  for (int stage = 0; stage < Tile::kStages; ++stage) {
-    if (warp_token + stage * kStepTokens < visible.end) {
-      loader.load(params, stage * Tile::kStageBytes);
-    }
-    ptx::cp_async_commit();
-  }
+  TileLoader<kHeadDim> loader(params, seq, kv_head, work.visible, warp_token,
+                              ptx::shared_address(warp_tiles), lane);
+  fill_pipeline(loader, params, warp_token, work.visible.end);
 
-  const int query_rows = Layout::kHeads * team_warps;
-  stage_query<T, kHeadDim>(shared + Shared::kQuery, query_rows, params, seq, first_head,
-                           num_heads, config.aligned_query);
+  stage_query<T, kHeadDim>(shared + Shared::kQuery, team.warps * Layout::kHeads, params, seq,
+                           first_head, num_heads, config.aligned_query);
   __syncthreads();
-  const int first_row = member * Layout::kHeads;
-  const typename Layout::Query query(tiles + Shared::kQuery + first_row * Tile::kRowBytes, lane);
+  const typename Layout::Query query(
+      ptx::shared_address(shared + Shared::kQuery + team.member * Layout::kHeads * Tile::kRowBytes),
+      lane);
 
-  typename Layout::Output out = {};
   LazySoftmax<T, Layout> softmax;
-  const int32_t q_pos = clamped_seq_len(params, seq) - 1;
-  const float scale_log2 = params.scale * kLog2E;
-  // A tile that starts at `token` is seen whole where token - visible.begin < num_whole, unsigned.
-  const uint32_t num_whole = max(visible.end - visible.begin - (kTileTokens - 1), 0);
-  const bool transforms = params.masks.softcap > 0.0f || params.masks.alibi_slopes != nullptr;
-  const uint32_t num_plain = ptx::keep(transforms ? 0u : num_whole);
-  const uint32_t team_tiles = tiles + team * team_warps * Tile::kWarpBytes;
-  const uint32_t key_row = ptx::keep(team_tiles + Layout::key_row(lane));
-  const uint32_t value_row = ptx::keep(team_tiles + Layout::value_row(lane));
+  typename Layout::Output out = {};
+  compute_tiles<T, kHeadDim, Layout>(params, work, team, team_token, team_tiles, loader, query,
+                                     lane, softmax, out);
 
-  // A team's last warps may have no heads.
-  const int32_t team_tokens = ptx::keep(first_row < num_heads ? team_warps * kTileTokens : 0);
-
-  uint32_t stage = 0;  // byte offset
-  for (int32_t step_token = team_token; step_token < visible.end; step_token += kStepTokens) {
-    const int32_t own_token = step_token + member * kTileTokens;
-    ptx::cp_async_wait<Tile::kStages - 1>();
-    if (own_token - visible.begin >= num_whole) {
-      __syncwarp();
-      zero_unseen_values<kHeadDim>(shared + warp * Tile::kWarpBytes + stage, own_token, visible,
-                                   lane);
-    }
-    sync_team();
-
-    const auto process_tile = [&](int32_t token, uint32_t tile) {
-      float scores[Layout::kScores];
-      Layout::scores(scores, query, key_row + tile);
-      float factor = scale_log2;
-      if (token - visible.begin >= num_plain) {
-        apply_masks<Layout>(scores, params, first_head + first_row, num_heads - first_row,
-                            visible, q_pos, token, lane);
-        factor = 1.0f;
-      }
-      uint32_t weights[Layout::kScores / 2];
-      softmax.weigh(scores, factor, out, weights);
-      Layout::accumulate(out, weights, value_row + tile);
-    };
-    if constexpr (kTeams) {
-      const int32_t end = min(step_token + team_tokens, visible.end);
-      uint32_t tile = stage;
-      for (int32_t token = step_token; token < end; token += kTileTokens) {
-        process_tile(token, tile);
-        tile += Tile::kWarpBytes;
-      }
-    } else {
-      process_tile(step_token, stage);
-    }
-
-    sync_team();
-    if (own_token + Tile::kStages * kStepTokens < visible.end) loader.load(params, stage);
-    ptx::cp_async_commit();
-    if constexpr (Tile::kStages == 2) stage = Tile::kStageBytes - stage;
-  }
-
-  // The team's last barrier has freed all its tiles, and no copy is on its way.
+  // The team's last barrier has freed its tiles, and no copy is on its way.
   softmax.reduce_sums();
-  auto* const outputs = reinterpret_cast<float*>(shared);
   auto* const states = reinterpret_cast<HeadState*>(shared + Shared::kStates);
-  Layout::store(outputs + warp * (Tile::kWarpBytes / sizeof(float)), out, lane);
+  auto* const outputs = reinterpret_cast<float*>(shared);
+  Layout::store(reinterpret_cast<float*>(warp_tiles), out, lane);
   if ((lane & Layout::kTokenLanes) == 0) {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
-      states[warp * kMaxWarpHeads + Layout::head(lane, s)] = {-softmax.minus_reference[s], softmax.sum[s]};
+      states[warp * kMaxWarpHeads + Layout::head(lane, s)] = {-softmax.minus_reference[s],
+                                                              softmax.sum[s]};
     }
   }
   __syncthreads();
-  merge_states(params, first_head, num_heads, states, team_warps);
+  merge_states(params, first_head, num_heads, states, team.warps);
   __syncthreads();
-  const OutputRows<T> rows(params, seq, first_head, partition, config.aligned_out);
-  write_rows<T, Layout, kHeadDim, kTeams ? kWarps / 2 : kWarps>(rows, num_heads, params.cache.head_dim, outputs, states,
-                                  team_warps);
+  constexpr int kMaxTeams = kTeams ? kWarps / 2 : kWarps;
+  write_rows<T, Layout, kHeadDim, kMaxTeams>(
+      OutputRows<T>(params, seq, first_head, partition, config.aligned_out), num_heads,
+      params.cache.head_dim, outputs, states, team.warps);
+}
+
+}  // namespace decode_mma
+
+template <typename T, int kHeadDim, GroupClass kGroup>
+__global__ void __launch_bounds__(decode_mma::kThreads, kHeadDim <= 128 ? 4 : 2)
+    decode_mma_kernel(const __grid_constant__ AttentionParams params,
+                      const DecodeMmaConfig config) {
+  if constexpr (ptx::kHasAmpereInstructions) {
+    decode_mma::decode_cta<T, kHeadDim, kGroup>(params, config);
+  }
 }
 
 }  // namespace pagedattn

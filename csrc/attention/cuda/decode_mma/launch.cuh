@@ -3,43 +3,50 @@
 
 #include <cstdint>
 
+#include "../../../common/cuda/alignment.h"
 #include "../../../common/cuda/launch.h"
 #include "kernel.cuh"
 #include "launch.h"
 
 namespace pagedattn {
 
+constexpr int64_t kMaxGridY = 65535;
+
 template <typename T, int kHeadDim>
 void launch_decode_mma(const AttentionParams& params, Stream stream) {
   using namespace decode_mma;
   const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
-  const auto rows_aligned = [](const TokenView& rows, uint64_t bytes) {
-    return (reinterpret_cast<uint64_t>(rows.data) | rows.token_stride * sizeof(T) |
-            rows.head_stride * sizeof(T)) %
-               bytes ==
-           0;
-  };
-  DecodeMmaConfig config{};
-  config.team_warps = num_heads <= 16 ? 1 : num_heads <= 32 ? 2 : 4;
-  config.aligned_query = rows_aligned(params.query, 16);
-  config.aligned_out = rows_aligned(params.out, kOutVec * sizeof(T));
-
   const int64_t partition_size = params.partial.partition_size;
-  const int64_t num_partitions =
-      partition_size == 0 ? 1 : (params.max_seq_len + partition_size - 1) / partition_size;
-  const dim3 grid(
-      grid_size(int64_t{params.num_seqs} * params.cache.num_kv_heads, "decode_mma"),
-      static_cast<unsigned>(num_partitions));
-  const auto run = [&](auto kernel, int query_rows) {
-    launch(kernel, grid, kThreads, SharedLayout<kHeadDim>::bytes(query_rows), stream, "decode_mma",
+  Alignment query;
+  query.add(params.query, sizeof(T));
+  Alignment out;
+  if (partition_size == 0) {
+    out.add(params.out, sizeof(T));
+  } else {
+    out.add(params.partial.out);
+  }
+  const int out_bytes = kOutVec * (partition_size == 0 ? sizeof(T) : sizeof(float));
+  const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes)};
+
+  int64_t num_partitions = 1;
+  if (partition_size != 0 && params.max_seq_len > 0) {
+    num_partitions = (params.max_seq_len + partition_size - 1) / partition_size;
+  }
+  // More partitions than grid.y holds go on along z; those past the last see no key.
+  const int64_t grid_y = num_partitions < kMaxGridY ? num_partitions : kMaxGridY;
+  const int64_t grid_z = (num_partitions + grid_y - 1) / grid_y;
+  const dim3 grid(grid_size(int64_t{params.num_seqs} * params.cache.num_kv_heads, "decode_mma"),
+                  static_cast<unsigned>(grid_y), static_cast<unsigned>(grid_z));
+  const auto run = [&](auto kernel) {
+    launch(kernel, grid, kThreads, SharedLayout<kHeadDim>::bytes(num_heads), stream, "decode_mma",
            params, config);
   };
   if (num_heads <= 8) {
-    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo8>, 8);
+    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo8>);
   } else if (num_heads <= 16) {
-    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo16>, 16);
+    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo16>);
   } else {
-    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo64>, 16 * config.team_warps);
+    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo64>);
   }
 }
 

@@ -35,8 +35,8 @@ class TileLoader {
       : table_(params.block_tables + seq * params.block_table_stride),
         last_entry_((visible.end - 1) / params.cache.block_size),
         dst_(ptx::keep(tiles + lane_row(lane) * Tile::kRowBytes + lane_chunk(lane) * 16)),
-        last_copy_bytes_(ptx::keep(
-            kLastCopyByte + lane_chunk(lane) * 16 < params.cache.head_dim * 2 ? 16 : 0)),
+        last_copy_bytes_(
+            ptx::keep(kLastCopyByte + lane_chunk(lane) * 16 < params.cache.head_dim * 2 ? 16 : 0)),
         key_(params.cache.key, kv_head, lane),
         value_(params.cache.value, kv_head, lane) {
     const int32_t block_size = params.cache.block_size;
@@ -99,9 +99,8 @@ class TileLoader {
     src = ptx::address(src, offset, rows.token_stride);
     unrolled<kGroupTokens / kRowsPerCopy>([&](auto i) {
       constexpr int kRowByte = kGroupByte + i * kRowsPerCopy * Tile::kRowBytes;
-      unrolled<kCopiesPerRow - 1>([&](auto j) {
-        ptx::cp_async_16<kRowByte + j * kCopyBytes, j * kCopyBytes>(dst, src);
-      });
+      unrolled<kCopiesPerRow - 1>(
+          [&](auto j) { ptx::cp_async_16<kRowByte + j * kCopyBytes, j * kCopyBytes>(dst, src); });
       ptx::cp_async_16<kRowByte + kLastCopyByte, kLastCopyByte>(dst, src, last_copy_bytes_);
       src = ptx::address<kRowsPerCopy>(src, rows.token_stride);
     });

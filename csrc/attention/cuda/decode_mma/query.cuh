@@ -15,8 +15,8 @@ namespace pagedattn::decode_mma {
 // head_dim become zeros. `aligned`: all rows of query start at multiples of 16 bytes.
 template <typename T, int kHeadDim>
 __device__ __forceinline__ void stage_query(unsigned char* rows, int num_rows,
-                                            const AttentionParams& params, int seq,
-                                            int first_head, int num_heads, bool aligned) {
+                                            const AttentionParams& params, int seq, int first_head,
+                                            int num_heads, bool aligned) {
   constexpr int kVec = 8;
   constexpr int kVecs = kHeadDim / kVec;
   const T* const query = static_cast<const T*>(params.query.data) +

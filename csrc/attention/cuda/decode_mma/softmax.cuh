@@ -89,6 +89,7 @@ struct LazySoftmax {
   __device__ __forceinline__ void raise_reference(const float (&scores)[kScores], float factor,
                                                   Output& out, float (&weights)[kScores]) {
     float rescale[2];
+    bool has_seen = false;
 #pragma unroll
     for (int state = 0; state < 2; ++state) {
       float largest = -INFINITY;
@@ -102,16 +103,19 @@ struct LazySoftmax {
         largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, lanes));
       }
       const float raised = fminf(minus_reference[state], -(largest + kHeadroom));
-      // A head that has seen nothing yet: inf - inf is not a number.
-      rescale[state] =
-          raised == INFINITY ? 1.0f : ptx::exp2_approx(raised - minus_reference[state]);
+      // A head that has seen nothing has nothing to rescale, and inf - inf is not a number.
+      const bool seen = minus_reference[state] != INFINITY;
+      rescale[state] = seen ? ptx::exp2_approx(raised - minus_reference[state]) : 0.0f;
+      has_seen |= seen;
       minus_reference[state] = raised;
       sum[state] *= rescale[state];
     }
+    if (__any_sync(kFullWarp, has_seen)) {
 #pragma unroll
-    for (auto& tile : out) {
+      for (auto& tile : out) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) tile[e] *= rescale[Layout::state_of(e)];
+        for (int e = 0; e < 4; ++e) tile[e] *= rescale[Layout::state_of(e)];
+      }
     }
 #pragma unroll
     for (int e = 0; e < kScores; ++e) {

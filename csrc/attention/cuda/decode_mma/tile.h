@@ -8,6 +8,11 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kMaxWarpHeads = 16;
 
+// Warps that share tiles, each for heads of its own.
+constexpr int team_warps(int num_heads) {
+  return num_heads <= kMaxWarpHeads ? 1 : num_heads <= 2 * kMaxWarpHeads ? 2 : 4;
+}
+
 // A tile is what a warp loads at a time: the K and the V rows of 16 consecutive tokens, the depth
 // of one mma. The CTA's warps take the tiles in turn.
 constexpr int kTileTokens = 16;
@@ -40,7 +45,8 @@ struct SharedLayout {
   static constexpr int kStates = kWarps * Tile<kHeadDim>::kWarpBytes;
   static constexpr int kQuery = kStates + kWarps * kMaxWarpHeads * 2 * sizeof(float);
 
-  static constexpr int bytes(int query_rows) {
+  static constexpr int bytes(int num_heads) {
+    const int query_rows = num_heads <= 8 ? 8 : kMaxWarpHeads * team_warps(num_heads);
     return kQuery + query_rows * Tile<kHeadDim>::kRowBytes;
   }
 };

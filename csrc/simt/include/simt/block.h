@@ -97,8 +97,9 @@ class Block {
   void make_current(unsigned thread);
   [[noreturn]] void leave();
   void exit_thread();
-  void check_lanes_agree(const Thread& self, const WarpCall& call);
-  void complete_warp_call(unsigned warp, uint32_t mask);
+  struct OpenCall;
+  OpenCall& join_call(const Thread& self, const WarpCall& call);
+  bool complete_call(unsigned warp, OpenCall& call);
   std::string describe_waiting() const;
 
   const Grid* grid_ = nullptr;
@@ -126,7 +127,15 @@ class Block {
   static constexpr int kNamedBarriers = 16;
   NamedBarrier named_barriers_[kNamedBarriers] = {};
 
-  uint32_t exited_lanes_[kMaxBlockThreads / kWarpSize] = {};  // or not there from the start
+  // Lanes that wait for the rest of their mask.
+  struct OpenCall {
+    const WarpCall* call;  // of the first that arrived
+    uint32_t arrived;
+    void* arguments[kWarpSize];
+  };
+  static constexpr unsigned kMaxWarps = kMaxBlockThreads / kWarpSize;
+  std::vector<OpenCall> open_calls_[kMaxWarps];
+  uint32_t exited_lanes_[kMaxWarps] = {};  // or not there from the start
 };
 
 // The running CUDA thread; null outside of kernels.

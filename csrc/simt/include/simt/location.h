@@ -13,7 +13,7 @@ struct Location {
     return {file, line};
   }
   bool operator==(const Location& other) const {
-    return line == other.line && __builtin_strcmp(file, other.file) == 0;
+    return line == other.line && (file == other.file || __builtin_strcmp(file, other.file) == 0);
   }
 };
 

@@ -1,0 +1,137 @@
+// What a warp does between the prologue and the merge: its tiles arrive, it computes them, the next
+// ones take their place.
+//
+//   stage 0   tile 0 | compute | load tile 2 .......... | compute | load tile 4 ..........
+//   stage 1   tile 1           | compute | load tile 3 .......... | compute | ...
+//
+// No barrier for the block is in the loop: warps drift apart as their loads do. In a team, each
+// warp loads a tile of its own and computes all the team's tiles, for heads of its own.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "../../../common/cuda/ptx.cuh"
+#include "../../../common/cuda/warp_reduce.cuh"
+#include "../../params.h"
+#include "../../visibility.h"
+#include "loader.cuh"
+#include "masks.cuh"
+#include "softmax.cuh"
+#include "tile.h"
+
+namespace pagedattn::decode_mma {
+
+// The share of a (sequence, kv head) that a CTA computes.
+struct CtaWork {
+  int seq;
+  int first_head;
+  int num_heads;
+  int32_t q_pos;
+  KvRange visible;  // within the partition, not empty
+};
+
+// The warps that share tiles; in kernels without teams, every warp is one.
+template <bool kShared>
+struct Team {
+  int warps;
+  int index;
+  int member;  // this warp's place
+  int threads;
+
+  __device__ __forceinline__ Team(int warp, int team_warps)
+      : warps(kShared ? team_warps : 1),
+        index(warp / warps),
+        member(warp % warps),
+        threads(ptx::keep(warps * kWarpSize)) {}
+
+  __device__ __forceinline__ void sync() const {
+    if constexpr (kShared) {
+      ptx::named_barrier_sync(1 + index, threads);
+    } else {
+      __syncwarp();
+    }
+  }
+};
+
+// Starts the first loads of a warp whose first tile begins at `token`.
+template <int kHeadDim>
+__device__ __forceinline__ void fill_pipeline(TileLoader<kHeadDim>& loader,
+                                              const AttentionParams& params, int32_t token,
+                                              int32_t end) {
+  using Tile = decode_mma::Tile<kHeadDim>;
+#pragma unroll
+  for (int stage = 0; stage < Tile::kStages; ++stage) {
+    if (token + stage * kStepTokens < end) loader.load(params, stage * Tile::kStageBytes);
+    ptx::cp_async_commit();
+  }
+}
+
+// Computes the warp's heads, those from team.member * Layout::kHeads on, over all tiles of its
+// team, the first of which begins at `first_token`. `tiles` is the team's part of shared memory.
+template <typename T, int kHeadDim, typename Layout, bool kShared>
+__device__ __forceinline__ void compute_tiles(const AttentionParams& params, const CtaWork& work,
+                                              const Team<kShared>& team, int32_t first_token,
+                                              unsigned char* tiles, TileLoader<kHeadDim>& loader,
+                                              const typename Layout::Query& query, int lane,
+                                              LazySoftmax<T, Layout>& softmax,
+                                              typename Layout::Output& out) {
+  using Tile = decode_mma::Tile<kHeadDim>;
+  const KvRange visible = work.visible;
+  const int first_row = team.member * Layout::kHeads;
+  const float scale_log2 = params.scale * kLog2E;
+  // A tile that begins at `token` is seen whole where token - visible.begin < num_whole, unsigned;
+  // it is plain where it needs no masks either.
+  const uint32_t num_whole = max(visible.end - visible.begin - (kTileTokens - 1), 0);
+  const bool transforms = params.masks.softcap > 0.0f || params.masks.alibi_slopes != nullptr;
+  const uint32_t num_plain = ptx::keep(transforms ? 0u : num_whole);
+  const uint32_t key_row = ptx::keep(ptx::shared_address(tiles) + Layout::key_row(lane));
+  const uint32_t value_row = ptx::keep(ptx::shared_address(tiles) + Layout::value_row(lane));
+
+  const auto compute = [&](int32_t token, uint32_t tile) {
+    float scores[Layout::kScores];
+    Layout::scores(scores, query, key_row + tile);
+    float factor = scale_log2;
+    if (static_cast<uint32_t>(token - visible.begin) >= num_plain) {
+      apply_masks<Layout>(scores, params, work.first_head + first_row, work.num_heads - first_row,
+                          visible, work.q_pos, token, lane);
+      factor = 1.0f;
+    }
+    uint32_t weights[Layout::kScores / 2];
+    softmax.weigh(scores, factor, out, weights);
+    Layout::accumulate(out, weights, value_row + tile);
+  };
+  // A team's last warps may have no heads.
+  const int32_t team_tokens = ptx::keep(first_row < work.num_heads ? team.warps * kTileTokens : 0);
+
+  uint32_t stage = 0;  // byte offset
+  for (int32_t token = first_token; token < visible.end; token += kStepTokens) {
+    const int32_t own_token = token + team.member * kTileTokens;
+    ptx::cp_async_wait<Tile::kStages - 1>();
+    if (static_cast<uint32_t>(own_token - visible.begin) >= num_whole) {
+      __syncwarp();  // all lanes' copies have landed
+      zero_unseen_values<kHeadDim>(tiles + team.member * Tile::kWarpBytes + stage, own_token,
+                                   visible, lane);
+    }
+    team.sync();
+
+    if constexpr (kShared) {
+      const int32_t end = min(token + team_tokens, visible.end);
+      uint32_t tile = stage;
+      for (int32_t tile_token = token; tile_token < end; tile_token += kTileTokens) {
+        compute(tile_token, tile);
+        tile += Tile::kWarpBytes;
+      }
+    } else {
+      compute(token, stage);
+    }
+
+    team.sync();
+    if (own_token + Tile::kStages * kStepTokens < visible.end) loader.load(params, stage);
+    ptx::cp_async_commit();
+    if constexpr (Tile::kStages == 2) stage = Tile::kStageBytes - stage;
+  }
+}
+
+}  // namespace pagedattn::decode_mma

@@ -1,0 +1,94 @@
+"""Greedy output equals that of the model's own ``generate``, however the work is cut up."""
+
+import pytest
+
+from pagedattn.engine import Engine
+from pagedattn.sampling import SamplingParams
+
+from .conftest import FAMILIES, assert_greedy, reference_answer, tiny_model, tiny_prompt
+
+LENGTHS = [1, 2, 7, 8, 9, 15, 16, 17, 31, 33, 64, 100, 257]
+MAX_TOKENS = 24
+GREEDY = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def case(request):
+    """(family, model, prompts, the model's answers)."""
+    model = tiny_model(request.param)
+    prompts = [tiny_prompt(length) for length in LENGTHS]
+    expected = [reference_answer(model, prompt, MAX_TOKENS) for prompt in prompts]
+    return request.param, model, prompts, expected
+
+
+def answers(outputs):
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def check(case, engine, outputs):
+    _, model, prompts, expected = case
+    assert_greedy(model, prompts, answers(outputs), expected)
+    engine.block_manager.check_invariants()
+    assert engine.block_manager.num_free_blocks == engine.kv_cache.num_blocks
+
+
+def test_alone(case):
+    engine = Engine(tiny_model(case[0]), block_size=8, num_blocks=64, enable_prefix_caching=False)
+    check(case, engine, [engine.generate([prompt], GREEDY)[0] for prompt in case[2]])
+
+
+def test_batched_then_from_the_prefix_cache(case):
+    engine = Engine(tiny_model(case[0]), block_size=16, num_blocks=256)
+    check(case, engine, engine.generate(case[2], GREEDY))
+    again = engine.generate(case[2], GREEDY)
+    check(case, engine, again)
+    for prompt, output in zip(case[2], again, strict=True):
+        # All full blocks but at least one token.
+        assert output.num_cached_tokens == (len(prompt) - 1) // 16 * 16
+
+
+def test_chunked_into_tiny_steps(case):
+    engine = Engine(tiny_model(case[0]), block_size=8, num_blocks=200, max_num_batched_tokens=13)
+    check(case, engine, engine.generate(case[2], GREEDY))
+    assert engine.metrics.num_steps > sum(LENGTHS) / 13
+
+
+def test_preempted_in_a_tiny_pool(case):
+    engine = Engine(tiny_model(case[0]), block_size=8, num_blocks=40)
+    check(case, engine, engine.generate(case[2], GREEDY))
+    assert engine.metrics.as_dict()["num_preemptions"] > 0
+
+
+def test_without_chunked_prefill(case):
+    engine = Engine(
+        tiny_model(case[0]),
+        block_size=8,
+        num_blocks=100,
+        max_num_batched_tokens=40,
+        enable_chunked_prefill=False,
+    )
+    check(case, engine, engine.generate(case[2], GREEDY))
+
+
+def test_smollm2(smollm2, smollm2_engine):
+    """A real model, prompts of 1 to 700 tokens, alone, batched, cached."""
+    model, tokenizer = smollm2
+    text = " ".join(
+        f"Chapter {i}. The {noun} crossed the river and counted {i * 7} stones on the far side."
+        for i, noun in enumerate(["fox", "miller", "girl", "soldier", "ferryman", "wolf"] * 6)
+    )
+    ids = tokenizer.encode(text)
+    prompts = [ids[:length] for length in (1, 5, 16, 17, 63, 200, 448, 700)]
+    params = SamplingParams(temperature=0.0, max_tokens=12)
+    expected = [reference_answer(model, prompt, 12) for prompt in prompts]
+    batched = smollm2_engine.generate(prompts, params)
+    assert_greedy(model, prompts, answers(batched), expected)
+    cached = smollm2_engine.generate(prompts, params)
+    assert_greedy(model, prompts, answers(cached), expected)
+    assert cached[-1].num_cached_tokens == 699 // 16 * 16
+    alone = [smollm2_engine.generate([prompt], params)[0] for prompt in prompts[:4]]
+    assert_greedy(model, prompts[:4], answers(alone), expected[:4])
+    for output in batched:
+        assert output.outputs[0].text == tokenizer.decode(
+            output.outputs[0].token_ids, skip_special_tokens=True
+        )
