@@ -115,7 +115,8 @@ def test_v2_partials(spec: Spec, backend: Backend):
     visible = partial_lse > -math.inf
     written_out = result.partial_out[:, :, :num_partitions]
     written_lse = result.partial_lse[:, :, :num_partitions]
-    assert_out_close(written_out[visible], partial_out[visible])
+    # Tensor cores take the softmax's weights in the dtype of the query.
+    assert_out_close(written_out[visible], partial_out[visible], case.query.dtype)
     assert_lse_close(written_lse[visible], partial_lse[visible])
     assert written_out[~visible].isnan().all()
     assert written_lse[~visible].isnan().all()

@@ -33,7 +33,7 @@ def folder() -> Path:
     variant = os.environ.get("PAGEDATTN_SIMT_VARIANT", "")
     if variant not in ("", "asan", "coverage"):
         raise ValueError(f"PAGEDATTN_SIMT_VARIANT is {variant!r}, not asan or coverage")
-    return ROOT / "build" / "-".join(filter(None, ("simt", variant)))
+    return ROOT / "build" / "-".join(filter(None, ("cpp", variant)))
 
 
 def build(*targets: str) -> Path:
@@ -44,7 +44,7 @@ def build(*targets: str) -> Path:
     """
     # LD_PRELOAD is meant for this process, not for compilers.
     environment = {**os.environ, "PATH": _path(), "LD_PRELOAD": ""}
-    configure = ["cmake", "-S", str(ROOT / "csrc" / "simt"), "-B", str(folder()), "-G", "Ninja"]
+    configure = ["cmake", "-S", str(ROOT), "-B", str(folder()), "-G", "Ninja"]
     configure += [f"-DPython_EXECUTABLE={sys.executable}"]
     configure += [f"-DSIMT_VARIANT={os.environ.get('PAGEDATTN_SIMT_VARIANT', '')}"]
     make = ["cmake", "--build", str(folder()), "--target", *targets]

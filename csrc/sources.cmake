@@ -1,0 +1,22 @@
+# read_sources(RESULT KEY...): the JSON array under KEY... in csrc/sources.json as a list. Source files become
+# absolute paths; other entries, such as flags, stay as they are.
+set(SOURCES_JSON ${CMAKE_CURRENT_LIST_DIR}/sources.json)
+set(SOURCES_ROOT ${CMAKE_CURRENT_LIST_DIR}/..)
+
+function(read_sources result)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${SOURCES_JSON})
+  file(READ ${SOURCES_JSON} json)
+  string(JSON count LENGTH "${json}" ${ARGN})
+  set(items)
+  if(count GREATER 0)
+    math(EXPR last "${count} - 1")
+    foreach(i RANGE ${last})
+      string(JSON item GET "${json}" ${ARGN} ${i})
+      if(item MATCHES "^csrc/")
+        get_filename_component(item ${SOURCES_ROOT}/${item} ABSOLUTE)
+      endif()
+      list(APPEND items ${item})
+    endforeach()
+  endif()
+  set(${result} ${items} PARENT_SCOPE)
+endfunction()
