@@ -2,11 +2,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+export PATH := $(abspath $(BIN)):$(PATH)
 
 # The GPUs at hand; where there is none, one architecture, so that set-up stays short.
 ifndef TORCH_CUDA_ARCH_LIST
 TORCH_CUDA_ARCH_LIST := $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null \
-                                | sort -u | paste -sd';')
+                                | grep -E '^[0-9]+\.[0-9]+$$' | sort -u | paste -sd';')
 ifeq ($(TORCH_CUDA_ARCH_LIST),)
 TORCH_CUDA_ARCH_LIST := 8.0
 endif
@@ -43,7 +44,7 @@ lint: $(VENV)/installed
 	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' \
 		'tests/*.h' 'tests/*.cpp' 'tests/*.cu')
 
-# The C++ developers' build: block manager, CPU kernels and SIMT runtime with their tests under sanitizers.
+# The C++ tests under sanitizers: block manager, split heuristic, SIMT runtime. Leaves compile_commands.json.
 cpp: $(VENV)/requirements
 	cmake -S . -B build/cpp -G Ninja -DPython_EXECUTABLE=$(abspath $(BIN)/python)
 	cmake --build build/cpp

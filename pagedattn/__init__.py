@@ -40,4 +40,9 @@ _ENGINE_MODULES = {
 def __getattr__(name: str) -> Any:
     if name not in _ENGINE_MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_ENGINE_MODULES[name]), name)
+    try:
+        return getattr(importlib.import_module(_ENGINE_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"pagedattn.{name} needs {error.name}; install it with pip install 'pagedattn[engine]'"
+        ) from error

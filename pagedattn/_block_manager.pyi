@@ -2,9 +2,10 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, final
 
 import numpy as np
+from _typeshed import structseq
 from torch import Tensor
 
 class _Array(Protocol):
@@ -28,42 +29,79 @@ class AllocationStatus(enum.Enum):
     LATER = 2
     NEVER = 3
 
-class Allocation(NamedTuple):
-    block_ids: list[int]
-    num_cached_tokens: int
+# Results are struct sequences, as os.stat's: tuples whose items also have names.
 
-class AppendResult(NamedTuple):
-    slots: list[int]
-    copies: list[tuple[int, int]]
+@final
+class Allocation(structseq[Any], tuple[list[int], int]):
+    @property
+    def block_ids(self) -> list[int]: ...
+    @property
+    def num_cached_tokens(self) -> int: ...
 
-class BatchResult(NamedTuple):
-    failed: list[int]
-    copies: list[tuple[int, int]]
+@final
+class AppendResult(structseq[Any], tuple[list[int], list[tuple[int, int]]]):
+    @property
+    def slots(self) -> list[int]: ...
+    @property
+    def copies(self) -> list[tuple[int, int]]: ...
 
-class AllocateBatchResult(NamedTuple):
-    failed: list[int]
-    num_cached_tokens: list[int]
+@final
+class BatchResult(structseq[Any], tuple[list[int], list[tuple[int, int]]]):
+    @property
+    def failed(self) -> list[int]: ...
+    @property
+    def copies(self) -> list[tuple[int, int]]: ...
 
-class BlockManagerStats(NamedTuple):
-    num_blocks: int
-    num_free: int
-    num_hittable_free: int
-    num_pinned: int
-    usage: float
-    num_host_blocks: int
-    num_host_free: int
-    prefix_queried_tokens: int
-    prefix_hit_tokens: int
-    num_evictions: int
-    num_copies_on_write: int
+@final
+class AllocateBatchResult(structseq[Any], tuple[list[int], list[int]]):
+    @property
+    def failed(self) -> list[int]: ...
+    @property
+    def num_cached_tokens(self) -> list[int]: ...
 
-class KvEvent(NamedTuple):
-    kind: str
-    prefix_id: int | None
-    parent_id: int | None
-    block_id: int | None
-    token_ids: list[int] | None
-    cache_salt: str | None
+@final
+class BlockManagerStats(
+    structseq[Any], tuple[int, int, int, int, float, int, int, int, int, int, int]
+):
+    @property
+    def num_blocks(self) -> int: ...
+    @property
+    def num_free(self) -> int: ...
+    @property
+    def num_hittable_free(self) -> int: ...
+    @property
+    def num_pinned(self) -> int: ...
+    @property
+    def usage(self) -> float: ...
+    @property
+    def num_host_blocks(self) -> int: ...
+    @property
+    def num_host_free(self) -> int: ...
+    @property
+    def prefix_queried_tokens(self) -> int: ...
+    @property
+    def prefix_hit_tokens(self) -> int: ...
+    @property
+    def num_evictions(self) -> int: ...
+    @property
+    def num_copies_on_write(self) -> int: ...
+
+@final
+class KvEvent(
+    structseq[Any], tuple[str, int | None, int | None, int | None, list[int] | None, str | None]
+):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def prefix_id(self) -> int | None: ...
+    @property
+    def parent_id(self) -> int | None: ...
+    @property
+    def block_id(self) -> int | None: ...
+    @property
+    def token_ids(self) -> list[int] | None: ...
+    @property
+    def cache_salt(self) -> str | None: ...
 
 class BlockManager:
     def __init__(
@@ -120,6 +158,7 @@ class BlockManager:
     def free(self, request_id: str, *, num_computed: int | None = None) -> list[str]: ...
     def common_prefix_blocks(self, request_ids: Sequence[str]) -> int: ...
     def pin_prefix(self, token_ids: _Ints, *, cache_salt: str | None = None) -> int: ...
+    # token_ids: the first n of what was pinned, n = what pin_prefix returned.
     def unpin_prefix(self, token_ids: _Ints, *, cache_salt: str | None = None) -> int: ...
     def swap_out(self, request_id: str) -> list[tuple[int, int]]: ...
     def swap_in(self, request_id: str) -> list[tuple[int, int]]: ...

@@ -52,6 +52,11 @@ class RequestAnswers:
         if text is not None:
             text.finish()
 
+    @property
+    def finished(self) -> bool:
+        """Every sample has ended."""
+        return all(request.finish_reason is not None for request in self.requests)
+
     def output(self) -> RequestOutput:
         """The request's answers so far; with best_of the best ``n`` of them, best first."""
         first = self.requests[0]
@@ -73,5 +78,5 @@ class RequestAnswers:
                 for index, (request, answer) in enumerate(samples[: first.params.n])
             ],
             num_cached_tokens=first.num_cached_tokens or 0,
-            finished=all(request.finish_reason is not None for request in self.requests),
+            finished=self.finished,
         )

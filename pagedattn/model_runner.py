@@ -52,7 +52,7 @@ class ModelRunner:
         ]
         logits_at = torch.tensor(sampled, dtype=torch.long, device=device)
         kwargs = {"logits_to_keep": logits_at} if self._model_selects_logits else {}
-        with paged_forward(self._kv_cache, _to_device(metadata, device)):
+        with paged_forward(self._kv_cache, metadata.to(device)):
             logits = self._model(
                 input_ids=torch.tensor([token_ids], device=device),
                 position_ids=position_ids[None].to(device),
@@ -83,14 +83,3 @@ class ModelRunner:
             max_query_len=max(counts),
             max_seq_len=max_seq_len,
         )
-
-
-def _to_device(metadata: AttentionMetadata, device: torch.device) -> AttentionMetadata:
-    return AttentionMetadata(
-        slot_mapping=metadata.slot_mapping.to(device, non_blocking=True),
-        block_tables=metadata.block_tables.to(device, non_blocking=True),
-        seq_lens=metadata.seq_lens.to(device, non_blocking=True),
-        cu_seqlens_q=metadata.cu_seqlens_q.to(device, non_blocking=True),
-        max_query_len=metadata.max_query_len,
-        max_seq_len=metadata.max_seq_len,
-    )

@@ -40,18 +40,21 @@ def build_info() -> BuildInfo:
 
     Raises ValueError where PAGEDATTN_CPU_ISA names an instruction set that cannot be had.
     """
-    _library.pagedattn_cuda_archs.restype = ctypes.c_char_p
-    _library.pagedattn_cpu_isa.restype = ctypes.c_char_p
-    archs = _library.pagedattn_cuda_archs().decode()
-    version = _library.pagedattn_cuda_version()
-    isa = _library.pagedattn_cpu_isa().decode()
+    archs, version, isa = map(_library_text, ("cuda_archs", "cuda_version", "cpu_isa"))
     if isa.startswith("error: "):
         raise ValueError(isa.removeprefix("error: "))
     return BuildInfo(
-        cuda_version=f"{version // 1000}.{version % 1000 // 10}" if version else None,
+        cuda_version=version or None,
         cuda_archs=archs.split(",") if archs else [],
         cpu_isa=isa,
     )
+
+
+def _library_text(name: str) -> str:
+    function = getattr(_library, f"pagedattn_{name}")
+    function.restype = ctypes.c_char_p
+    text: bytes = function()
+    return text.decode()
 
 
 _OUT_OPS = (

@@ -31,10 +31,10 @@ class SamplingParams:
     n: answers returned. best_of: answers generated, of which the ``n`` with the highest cumulative
     log probability are returned; ``None`` means ``n``.
     temperature: logits are divided by it; 0 is greedy.
-    top_k: keep the k most likely tokens; 0 (or -1) keeps all.
-    top_p: keep the smallest set of most likely tokens whose probability reaches it
-    (Holtzman et al., 2020), of what top_k left.
     min_p: keep tokens at least min_p times as likely as the most likely one (Nguyen et al., 2024).
+    top_k: keep the k most likely tokens; 0 (or -1) keeps all.
+    top_p: keep the smallest set of most likely tokens whose probability, of what min_p and top_k
+    left, reaches it (Holtzman et al., 2020). The order of the three is that of vLLM.
     repetition_penalty: logits of tokens seen in the prompt or the answer are divided by it where
     positive and multiplied where negative (Keskar et al., 2019).
     max_tokens: most tokens in the answer.
@@ -210,13 +210,14 @@ def _draw(logits: Tensor, row: SamplingRow) -> Tensor:
     if params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0:
         # In descending order every filter keeps a prefix.
         logits, order = logits.sort(descending=True, stable=True)
+        # The first logit is 0, so exp gives probabilities relative to the most likely token's.
+        logits = logits[: max(1, int((logits.exp() >= params.min_p).sum()))]
         if params.top_k > 0:
             logits = logits[: params.top_k]
     probs = torch.softmax(logits, dim=-1)
     cumulative = probs.cumsum(dim=-1)
-    if order is not None:
-        kept = (cumulative - probs < params.top_p) & (probs >= params.min_p * probs[0])
-        cumulative = cumulative[: max(1, int(kept.sum()))]
+    if params.top_p < 1.0:
+        cumulative = cumulative[: max(1, int((cumulative - probs < params.top_p).sum()))]
     target = uniform(row.seed, row.sample, len(row.token_ids)) * cumulative[-1]
     # right=True skips tokens of probability zero.
     index = torch.searchsorted(cumulative, target, right=True).clamp(max=cumulative.numel() - 1)

@@ -18,16 +18,27 @@ from .request import FinishReason, Request, RequestState
 class Step:
     """What one step computes.
 
+    budget: how many tokens can still join.
     num_tokens: how many of each request's uncomputed tokens; requests in order of the batch.
     copies: (src, dst) blocks to copy before anything is written.
     """
 
+    budget: int
     num_tokens: dict[Request, int] = field(default_factory=dict)
     copies: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def requests(self) -> list[Request]:
         return list(self.num_tokens)
+
+    def add(self, request: Request, count: int) -> None:
+        """Takes ``count`` tokens of a request into the step."""
+        self.num_tokens[request] = count
+        self.budget -= count
+
+    def remove(self, request: Request) -> None:
+        """Leaves a request out, if it was in the step, and gives its tokens back."""
+        self.budget += self.num_tokens.pop(request, 0)
 
     def samples(self, request: Request) -> bool:
         """Whether the step computes the request's last known token, so that a new one follows."""
@@ -79,7 +90,7 @@ class Scheduler:
 
         Raises OutOfBlocks if a request does not fit although no other holds a block.
         """
-        step = Step()
+        step = Step(budget=self.max_num_batched_tokens)
         preemptions = self.num_preemptions
         self._continue_running(step)
         if self.num_preemptions == preemptions:
@@ -117,15 +128,13 @@ class Scheduler:
         request.finish(reason)
 
     def _continue_running(self, step: Step) -> None:
-        budget = self.max_num_batched_tokens
         # Decodes first: a prompt that resumes must not hold up everyone's next token.
         for request in sorted(self.running.values(), key=lambda r: (not r.is_decoding, r.urgency)):
-            count = min(request.num_uncomputed_tokens, budget)
+            count = min(request.num_uncomputed_tokens, step.budget)
             if request.state is not RequestState.RUNNING or count == 0:
                 continue
             if self._grow(request, count, step):
-                step.num_tokens[request] = count
-                budget -= count
+                step.add(request, count)
 
     def _grow(self, request: Request, count: int, step: Step) -> bool:
         """Appends the next ``count`` tokens, at the expense of less urgent requests if need be.
@@ -142,7 +151,7 @@ class Scheduler:
                     raise
                 victim = max(self.running.values(), key=lambda r: r.urgency)
                 for preempted in self._preempt(victim):
-                    step.num_tokens.pop(preempted, None)
+                    step.remove(preempted)
                 if request.state is not RequestState.RUNNING:
                     return False
             else:
@@ -150,19 +159,17 @@ class Scheduler:
                 return True
 
     def _admit_waiting(self, step: Step) -> None:
-        budget = self.max_num_batched_tokens - sum(step.num_tokens.values())
         places = self.max_num_seqs - sum(r.num_unforked_samples for r in self.running.values())
-        while self.waiting and budget > 0:
+        while self.waiting and step.budget > 0:
             request = self.waiting[0]
             if request.num_unforked_samples > places:
                 return
-            count = self._allocate(request, budget)
+            count = self._allocate(request, step.budget)
             if count == 0:
                 return
             del self.waiting[0]
             self.running[request.sequence_id] = request
-            step.num_tokens[request] = count
-            budget -= count
+            step.add(request, count)
             places -= request.num_unforked_samples
 
     def _allocate(self, request: Request, budget: int) -> int:

@@ -29,17 +29,17 @@ def chi_square(counts, probs):
 
 
 def transformers_probs(logits, params, tokens=(1, 2)):
-    """The distribution by transformers' own processors."""
+    """The distribution by transformers' own processors, in vLLM's order."""
     processors = LogitsProcessorList()
     if params.repetition_penalty != 1.0:
         processors.append(RepetitionPenaltyLogitsProcessor(params.repetition_penalty))
     processors.append(TemperatureLogitsWarper(params.temperature))
+    if params.min_p > 0.0:
+        processors.append(MinPLogitsWarper(params.min_p))
     if params.top_k > 0:
         processors.append(TopKLogitsWarper(params.top_k))
     if params.top_p < 1.0:
         processors.append(TopPLogitsWarper(params.top_p))
-    if params.min_p > 0.0:
-        processors.append(MinPLogitsWarper(params.min_p))
     return processors(torch.tensor([list(tokens)]), logits[None].clone())[0].softmax(-1).double()
 
 
@@ -54,6 +54,8 @@ LOGITS = torch.randn(24, generator=torch.Generator().manual_seed(7)) * 2
         SamplingParams(temperature=1.7, top_k=5),
         SamplingParams(top_p=0.8),
         SamplingParams(min_p=0.1),
+        SamplingParams(min_p=0.2, top_p=0.8),
+        SamplingParams(min_p=0.05, top_k=4),
         SamplingParams(repetition_penalty=1.8),
         SamplingParams(temperature=1.3, top_k=12, top_p=0.9, min_p=0.05, repetition_penalty=1.3),
     ],
@@ -76,6 +78,24 @@ def test_chi_square_sees_a_wrong_distribution():
         torch.tensor(draw(LOGITS, SamplingParams(temperature=1.3), range(4000))), minlength=24
     ).double()
     assert chi_square(counts, transformers_probs(LOGITS, SamplingParams())) > 100
+
+
+@pytest.mark.parametrize(
+    ("filters", "kept"),
+    [
+        ({"min_p": 0.3, "top_p": 0.7}, {0}),  # .5 is 71 % of the .7 that min_p leaves
+        ({"min_p": 0.3, "top_p": 0.72}, {0, 1}),
+        ({"top_k": 2, "top_p": 0.7}, {0}),
+        ({"top_p": 0.65}, {0, 1}),
+        ({"min_p": 0.3, "top_k": 1}, {0}),
+        ({"min_p": 0.3, "top_k": 4}, {0, 1}),
+        ({"min_p": 0.1, "top_p": 0.85}, {0, 1, 2, 3}),
+    ],
+    ids=str,
+)
+def test_min_p_comes_before_top_k_and_those_before_top_p(filters, kept):
+    logits = torch.tensor([0.5, 0.2, 0.1, 0.1, 0.1]).log()
+    assert set(draw(logits, SamplingParams(**filters), range(300))) == kept
 
 
 def test_greedy_is_argmax():

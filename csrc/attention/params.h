@@ -13,10 +13,10 @@ struct MaskParams {
   bool causal = true;
   int32_t window_left = -1;  // keep kv_pos >= q_pos - window_left; -1: no window
   float softcap = 0.0f;      // logit -> softcap * tanh(logit / softcap); 0: off
-  const float* alibi_slopes =
-      nullptr;  // [num_q_heads]: adds slope * (kv_pos - q_pos) after softcap
-  const float* sinks =
-      nullptr;  // [num_q_heads]: one more logit in the denominator, without a value
+  // [num_q_heads]: adds slope * (kv_pos - q_pos) after the softcap.
+  const float* alibi_slopes = nullptr;
+  // [num_q_heads]: one more logit in the denominator, without a value.
+  const float* sinks = nullptr;
   // bool [num_tokens, max_query_len], row = query token, column = draft token of the same sequence:
   // replaces causality among the last query_len positions.
   const bool* tree_mask = nullptr;
@@ -24,14 +24,13 @@ struct MaskParams {
   int64_t tree_mask_column_stride = 0;
 };
 
-// V2's workspace: what each partition of the KV range contributes, sinks excluded.
+// V2's workspace: what each partition of the KV range contributes, normalised, sinks
+// excluded.
 struct PartialParams {
-  int32_t partition_size =
-      0;  // tokens, a multiple of 64, counted from token 0; 0: V1, a single pass
-  int32_t num_partitions = 0;
-  float* out =
-      nullptr;  // contiguous [num_tokens, num_q_heads, num_partitions, head_dim], normalised
-  float* lse = nullptr;  // contiguous [num_tokens, num_q_heads, num_partitions]
+  int32_t partition_size = 0;  // tokens, counted from token 0; a multiple of 64. 0: V1, one pass
+  int32_t num_partitions = 0;  // of the workspace, which may be larger than needed
+  float* out = nullptr;        // contiguous [num_tokens, num_q_heads, num_partitions, head_dim]
+  float* lse = nullptr;        // contiguous [num_tokens, num_q_heads, num_partitions]
 };
 
 struct AttentionParams {
@@ -47,8 +46,8 @@ struct AttentionParams {
   int64_t block_table_stride = 0;
   int32_t max_blocks_per_seq = 0;
   const int32_t* seq_lens = nullptr;  // [num_seqs]
-  const int32_t* cu_seqlens_q =
-      nullptr;  // [num_seqs + 1]; null: decode, token s is the query of sequence s
+  // [num_seqs + 1]; null: decode, where token s is the query of sequence s.
+  const int32_t* cu_seqlens_q = nullptr;
 
   int32_t num_seqs = 0;
   int32_t num_q_heads = 0;
@@ -60,6 +59,11 @@ struct AttentionParams {
   MaskParams masks;
   PartialParams partial;
 };
+
+// How many partitions of `size` tokens cover num_tokens: at least one; one where nothing is cut.
+constexpr int64_t count_partitions(int64_t num_tokens, int64_t size) {
+  return size == 0 || num_tokens <= size ? 1 : (num_tokens + size - 1) / size;
+}
 
 // merge_attention_states: the exact combination of two partial attentions over disjoint keys. An
 // lse of -inf marks an empty side, whose out is not read. out may alias either input.

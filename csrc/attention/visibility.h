@@ -27,8 +27,8 @@ PAGEDATTN_HOST_DEVICE KvRange visible_range(const MaskParams& masks, int32_t q_p
   const bool sees_ahead = !masks.causal || masks.tree_mask != nullptr;
   int32_t end = sees_ahead ? seq_len : q_pos + 1;
   if (end < 0) end = 0;
-  int32_t begin = masks.window_left < 0 ? 0 : q_pos - masks.window_left;
-  if (begin < 0) begin = 0;
+  const bool sees_all_before = masks.window_left < 0 || q_pos < masks.window_left;
+  int32_t begin = sees_all_before ? 0 : q_pos - masks.window_left;
   if (begin > end) begin = end;
   return {begin, end};
 }

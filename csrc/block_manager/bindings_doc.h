@@ -140,10 +140,17 @@ Pins the published full blocks that token_ids start with, the last one included.
 needs an unpin_prefix. An idle pinned block counts as used.
 
 Returns:
-    How many tokens that was.)";
+    How many tokens that was: n, for unpin_prefix(token_ids[:n]).)";
 
-inline constexpr char kUnpinPrefix[] = R"(Undo one pin_prefix of the same tokens and salt.
+inline constexpr char kUnpinPrefix[] = R"(Undo one pin_prefix.
 
+Takes one pin from each full block of token_ids that has any, so it must be given what was pinned:
+token_ids[:n], n being what pin_prefix returned. With more tokens it also takes pins that belong to
+longer prefixes.
+
+Args:
+    token_ids: the first n of the tokens given to pin_prefix.
+    cache_salt: as given to pin_prefix.
 Returns:
     How many tokens lost a pin.)";
 

@@ -77,12 +77,13 @@ namespace {
 constexpr std::int64_t kLookahead = 16;
 }  // namespace
 
-void BlockManager::match_prefix(TokenSpan tokens, CacheSalt salt, std::int64_t max_blocks) {
-  matched_.clear();
-  if (!cache_.enabled()) return;
+std::vector<PrefixId> BlockManager::match_prefix(TokenSpan tokens, CacheSalt salt,
+                                                 std::int64_t max_blocks) const {
+  std::vector<PrefixId> matched;
+  if (!cache_.enabled()) return matched;
   const PrefixIndex& index = cache_.index();
   PrefixId prefix = index.find_root(salt);
-  if (prefix == kNoPrefix) return;
+  if (prefix == kNoPrefix) return matched;
 
   std::uint64_t hashes[kLookahead];
   std::uint64_t hash = index.node(prefix).hash;
@@ -95,10 +96,12 @@ void BlockManager::match_prefix(TokenSpan tokens, CacheSalt salt, std::int64_t m
     }
     for (std::int64_t i = 0; i < count; ++i, next += block_size_) {
       prefix = index.find_child(prefix, hashes[i], next);
-      if (prefix == kNoPrefix || index.node(prefix).block == kNoBlock) return;
-      matched_.push_back(prefix);
+      if (prefix == kNoPrefix || index.node(prefix).block == kNoBlock) return matched;
+      if (matched.empty()) matched.reserve(max_blocks);
+      matched.push_back(prefix);
     }
   }
+  return matched;
 }
 
 void BlockManager::publish_blocks(Sequence& sequence, std::int64_t first_block, const Token* tokens,
@@ -128,31 +131,31 @@ void BlockManager::move_to_prefix(Sequence& sequence, PrefixId prefix) {
   sequence.prefix = prefix;
 }
 
-std::int64_t BlockManager::lookup(TokenSpan tokens, CacheSalt salt) {
-  match_prefix(tokens, salt, max_hit_blocks(tokens));
-  return static_cast<std::int64_t>(matched_.size()) * block_size_;
+std::int64_t BlockManager::lookup(TokenSpan tokens, CacheSalt salt) const {
+  const auto matched = match_prefix(tokens, salt, max_hit_blocks(tokens));
+  return static_cast<std::int64_t>(matched.size()) * block_size_;
 }
 
 std::int64_t BlockManager::pin_prefix(TokenSpan tokens, CacheSalt salt) {
-  match_prefix(tokens, salt, tokens.size / block_size_);
-  for (const PrefixId prefix : matched_) cache_.pin(prefix);
-  return static_cast<std::int64_t>(matched_.size()) * block_size_;
+  const auto matched = match_prefix(tokens, salt, tokens.size / block_size_);
+  for (const PrefixId prefix : matched) cache_.pin(prefix);
+  return static_cast<std::int64_t>(matched.size()) * block_size_;
 }
 
 std::int64_t BlockManager::unpin_prefix(TokenSpan tokens, CacheSalt salt) {
   const PrefixIndex& index = cache_.index();
-  matched_.clear();
+  std::vector<PrefixId> pinned;
   PrefixId prefix = cache_.enabled() ? index.find_root(salt) : kNoPrefix;
   // Pinned prefixes stay known without a block, so this walk does not stop where a hit would.
   for (std::int64_t i = 0; prefix != kNoPrefix && i < tokens.size / block_size_; ++i) {
     const Token* block_tokens = tokens.data + i * block_size_;
     prefix = index.find_child(prefix, index.child_hash(index.node(prefix).hash, block_tokens),
                               block_tokens);
-    if (prefix != kNoPrefix && index.node(prefix).pin_count > 0) matched_.push_back(prefix);
+    if (prefix != kNoPrefix && index.node(prefix).pin_count > 0) pinned.push_back(prefix);
   }
   // Later blocks first: they become the first to evict.
-  for (auto it = matched_.rbegin(); it != matched_.rend(); ++it) cache_.unpin(*it);
-  return static_cast<std::int64_t>(matched_.size()) * block_size_;
+  for (auto it = pinned.rbegin(); it != pinned.rend(); ++it) cache_.unpin(*it);
+  return static_cast<std::int64_t>(pinned.size()) * block_size_;
 }
 
 bool BlockManager::reset_prefix_cache() {
@@ -167,26 +170,26 @@ bool BlockManager::reset_prefix_cache() {
 std::optional<BlockManager::Shortage> BlockManager::start(std::string_view request_id,
                                                           TokenSpan tokens, CacheSalt salt,
                                                           Sequence** started) {
-  match_prefix(tokens, salt, max_hit_blocks(tokens));
-  const auto num_hits = static_cast<std::int64_t>(matched_.size());
+  const auto matched = match_prefix(tokens, salt, max_hit_blocks(tokens));
+  const auto num_hits = static_cast<std::int64_t>(matched.size());
   const std::int64_t num_blocks = blocks_for(tokens.size);
   PrefixIndex& index = cache_.index();
 
   // A hit on a free block takes it from the free ones like a new block.
   std::int64_t needed = num_blocks - num_hits;
-  for (const PrefixId prefix : matched_) needed += cache_.is_free(index.node(prefix).block);
+  for (const PrefixId prefix : matched) needed += cache_.is_free(index.node(prefix).block);
   if (needed > num_free_blocks()) return Shortage{needed, num_free_blocks()};
 
   Sequence& sequence = sequences_.insert(request_id);
   sequence.num_tokens = tokens.size;
   sequence.first_own_block = static_cast<std::int32_t>(num_hits);
   sequence.blocks.reserve(num_blocks);
-  for (const PrefixId prefix : matched_) {
+  for (const PrefixId prefix : matched) {
     sequence.blocks.push_back(index.node(prefix).block);
     cache_.acquire(sequence.blocks.back());
   }
   if (cache_.enabled()) {
-    move_to_prefix(sequence, num_hits > 0 ? matched_.back() : index.find_or_create_root(salt));
+    move_to_prefix(sequence, num_hits > 0 ? matched.back() : index.find_or_create_root(salt));
     prefix_queried_tokens_ += tokens.size;
     prefix_hit_tokens_ += num_hits * block_size_;
   }

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "kv_events.h"
@@ -91,7 +92,7 @@ class BlockManager {
   // As allocate for each request in order; one that does not fit fails alone. slot_mapping is -1
   // for tokens that are cached already.
   BatchResult allocate_batch(const TokenBatch& batch, CacheSalt salt, const BatchBuffers& out);
-  std::int64_t lookup(TokenSpan tokens, CacheSalt salt);
+  std::int64_t lookup(TokenSpan tokens, CacheSalt salt) const;
   AllocationStatus can_allocate(std::int64_t num_tokens) const;
 
   // Grows a request by tokens, writes one slot each, and returns the copy on write if there is
@@ -108,7 +109,8 @@ class BlockManager {
   std::vector<std::string> free(std::string_view request_id,
                                 std::optional<std::int64_t> num_computed);
 
-  // Pin and unpin return how many tokens they pinned or unpinned.
+  // Return how many tokens they pinned or unpinned. A pin of n tokens is undone by an unpin of the
+  // first n: of more tokens, unpin also takes pins of longer prefixes.
   std::int64_t pin_prefix(TokenSpan tokens, CacheSalt salt);
   std::int64_t unpin_prefix(TokenSpan tokens, CacheSalt salt);
 
@@ -153,8 +155,9 @@ class BlockManager {
   }
   std::int64_t capacity() const;
 
-  // Finds the published prefix of the tokens, at most max_blocks long, into matched_.
-  void match_prefix(TokenSpan tokens, CacheSalt salt, std::int64_t max_blocks);
+  // The longest published prefix of the tokens, block by block, at most max_blocks long.
+  std::vector<PrefixId> match_prefix(TokenSpan tokens, CacheSalt salt,
+                                     std::int64_t max_blocks) const;
   // How much of a prompt may come from the cache: one token is always computed.
   std::int64_t max_hit_blocks(TokenSpan tokens) const {
     return tokens.size > 0 ? (tokens.size - 1) / block_size_ : 0;
@@ -181,6 +184,8 @@ class BlockManager {
     return size + (overflow > 0 ? blocks_for(overflow) : 0);
   }
 
+  // Whether other requests or a pin keep a request from writing into its block.
+  bool is_shared(BlockId block) const;
   std::int64_t num_expired_blocks(const Sequence& sequence) const;
   void give_back(Sequence& sequence, std::int64_t num_expired);
 
@@ -203,8 +208,9 @@ class BlockManager {
   std::int64_t prefix_hit_tokens_ = 0;
   std::int64_t num_copies_on_write_ = 0;
 
+  // Sources of the running batch's copies, each with one reference of the batch's own.
+  std::unordered_set<BlockId> held_sources_;
   // Scratch, kept between calls to save allocations.
-  std::vector<PrefixId> matched_;
   std::vector<Sequence*> batch_;
   std::uint64_t batch_number_ = 0;
 };

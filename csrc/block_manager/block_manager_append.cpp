@@ -26,9 +26,7 @@ std::optional<BlockManager::Shortage> BlockManager::grow(Sequence& sequence, Tok
   const std::int64_t new_size = table_size_after(sequence, tokens.size);
   const bool writes_into_last = sequence.num_tokens < old_size * block_size_;
   const std::int64_t first_block = old_size - writes_into_last;
-  // A pin holds the block's content as another request would.
-  const bool must_copy =
-      writes_into_last && (cache_.ref_count(blocks.back()) > 1 || cache_.is_pinned(blocks.back()));
+  const bool must_copy = writes_into_last && is_shared(blocks.back());
 
   const std::int64_t num_expired = num_expired_blocks(sequence);
   std::int64_t needed = new_size - old_size + must_copy;
@@ -57,6 +55,16 @@ std::optional<BlockManager::Shortage> BlockManager::grow(Sequence& sequence, Tok
   if (slots != nullptr) write_slots(sequence, tokens.size, slots);
   add_tokens(sequence, first_block, tokens);
   return std::nullopt;
+}
+
+// A pin holds the block's content as another request would; the running batch's own reference does
+// not, as its copies run before its writes.
+bool BlockManager::is_shared(BlockId block) const {
+  const std::int32_t ref_count = cache_.ref_count(block);
+  if (ref_count > 1 && ref_count - static_cast<std::int32_t>(held_sources_.count(block)) > 1) {
+    return true;
+  }
+  return cache_.is_pinned(block);
 }
 
 // How many leading blocks no query from the next position on can see.

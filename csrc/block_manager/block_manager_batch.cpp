@@ -119,9 +119,17 @@ BatchResult BlockManager::append_batch(const TokenBatch& batch, const BatchBuffe
       result.failed.push_back(i);
       if (slots) std::fill_n(slots, tokens.size, kSkippedSlot);
     }
-    if (copy) result.copies.push_back(*copy);
+    if (copy) {
+      result.copies.push_back(*copy);
+      // A later request whose window passes the source must not free it: were it handed out as the
+      // target of another copy, one launch could not run both.
+      if (held_sources_.insert(copy->src).second) cache_.acquire(copy->src);
+    }
     write_row(batch_[i], out, i);
     first += tokens.size;
+  }
+  for (const BlockCopy& copy : result.copies) {
+    if (held_sources_.erase(copy.src) > 0) cache_.release(copy.src);
   }
   pad(out, num_requests, batch.tokens.size);
   return result;

@@ -80,6 +80,8 @@ void BlockManager::check_invariants() const {
             swap_space_.num_host_blocks(),
         "a host block is lost");
 
+  check(held_sources_.empty(), "a batch left a copy's source held");
+
   // Every block is used, pinned, or in the free list that its content calls for.
   const std::set<BlockId> empty = members(pool, pool.empty());
   const std::set<BlockId> cached = members(pool, pool.cached());

@@ -23,39 +23,45 @@ inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
 inline constexpr std::uint64_t kMixA = 0x9e3779b97f4a7c15;
 inline constexpr std::uint64_t kMixB = 0xd1b54a32d192ed03;
 
-// Two independent lanes keep the multiplier busy.
-inline std::uint64_t hash_words(std::uint64_t seed, const std::int64_t* words, std::int64_t size) {
-  std::uint64_t a = seed;
-  std::uint64_t b = seed ^ kMixB;
+// Continues the hash `state` by the words. Two independent lanes keep the multiplier busy.
+//
+// A product with 0 forgets the other factor, so whoever chooses the words must not be able to make
+// a factor 0: each one contains the secret or a state that depends on it.
+inline std::uint64_t hash_words(std::uint64_t secret, std::uint64_t state,
+                                const std::int64_t* words, std::int64_t size) {
+  std::uint64_t a = state;
+  std::uint64_t b = state ^ kMixB;
   std::int64_t i = 0;
   for (; i + 4 <= size; i += 4) {
     a = mix(a ^ static_cast<std::uint64_t>(words[i]),
-            static_cast<std::uint64_t>(words[i + 1]) ^ kMixA);
+            static_cast<std::uint64_t>(words[i + 1]) ^ secret);
     b = mix(b ^ static_cast<std::uint64_t>(words[i + 2]),
-            static_cast<std::uint64_t>(words[i + 3]) ^ kMixA);
+            static_cast<std::uint64_t>(words[i + 3]) ^ secret);
   }
-  for (; i < size; ++i) a = mix(a ^ static_cast<std::uint64_t>(words[i]), kMixA);
-  return mix(a ^ kMixA, b ^ kMixB);
+  for (; i < size; ++i) a = mix(a ^ static_cast<std::uint64_t>(words[i]), secret);
+  return mix(a ^ secret, b ^ kMixA);
 }
 
-inline std::uint64_t hash_bytes(std::uint64_t seed, const char* bytes, std::size_t size) {
+inline std::uint64_t hash_bytes(std::uint64_t secret, const char* bytes, std::size_t size) {
   const auto load = [](const char* from, auto word) -> std::uint64_t {
     std::memcpy(&word, from, sizeof word);
     return word;
   };
-  std::uint64_t h = seed ^ size;
-  for (; size >= 8; bytes += 8, size -= 8) h = mix(h ^ load(bytes, std::uint64_t()), kMixA);
+  std::uint64_t h = secret ^ size;
+  const std::uint64_t factor = secret ^ kMixA;
+  for (; size >= 8; bytes += 8, size -= 8) h = mix(h ^ load(bytes, std::uint64_t()), factor);
   std::uint64_t rest = 0;
   if (size >= 4) {  // two loads that may overlap
     rest = load(bytes, std::uint32_t()) | load(bytes + size - 4, std::uint32_t()) << 32;
   } else {
     for (; size > 0; --size) rest = rest << 8 | static_cast<unsigned char>(*bytes++);
   }
-  return mix(h ^ rest, kMixB);
+  return mix(h ^ rest, factor ^ kMixB);
 }
 
-// Random per table: nobody can choose keys that make a lookup slow.
-inline std::uint64_t random_seed() {
+// One per table: keys that collide, which make lookups slow, cannot be prepared without knowing it.
+// The hash is not cryptographic and its values must stay inside.
+inline std::uint64_t random_secret() {
   std::random_device device;
   return (static_cast<std::uint64_t>(device()) << 32) | device();
 }

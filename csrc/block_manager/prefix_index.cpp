@@ -6,11 +6,11 @@ namespace pagedattn {
 
 PrefixIndex::PrefixIndex(std::int32_t block_size, std::int32_t expected_prefixes)
     : block_size_(block_size),
-      seed_(random_seed()),
+      secret_(random_secret()),
       nodes_(1),
       tokens_(block_size),
       index_(expected_prefixes) {
-  unsalted_root_ = new_node(kNoPrefix, mix(seed_, kMixA));
+  unsalted_root_ = new_node(kNoPrefix, mix(secret_, kMixA));
   acquire(unsalted_root_);  // never forgotten
 }
 
@@ -23,7 +23,7 @@ PrefixId PrefixIndex::find_root(CacheSalt salt) const {
 PrefixId PrefixIndex::find_or_create_root(CacheSalt salt) {
   const PrefixId known = find_root(salt);
   if (known != kNoPrefix) return known;
-  const PrefixId id = new_node(kNoPrefix, hash_bytes(seed_, salt->data(), salt->size()));
+  const PrefixId id = new_node(kNoPrefix, hash_bytes(secret_, salt->data(), salt->size()));
   salted_roots_.emplace(*salt, id);
   salts_.emplace(id, *salt);
   return id;

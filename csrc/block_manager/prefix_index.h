@@ -51,7 +51,7 @@ class PrefixIndex {
 
   // Hash of the prefix that extends one hashed `parent_hash` by a block of tokens.
   std::uint64_t child_hash(std::uint64_t parent_hash, const Token* block_tokens) const {
-    return hash_words(parent_hash, block_tokens, block_size_);
+    return hash_words(secret_, parent_hash, block_tokens, block_size_);
   }
   void prefetch(std::uint64_t hash) const { index_.prefetch(hash); }
 
@@ -76,7 +76,7 @@ class PrefixIndex {
   PrefixId new_node(PrefixId parent, std::uint64_t hash);
 
   std::int32_t block_size_;
-  std::uint64_t seed_;
+  std::uint64_t secret_;
   ChunkedArray<PrefixNode> nodes_;
   ChunkedArray<Token> tokens_;
   std::int32_t num_ids_ = 0;

@@ -40,7 +40,7 @@ struct alignas(64) Sequence {
 // Live sequences by request id.
 class SequenceMap {
  public:
-  SequenceMap() : seed_(random_seed()), index_(0) {}
+  SequenceMap() : secret_(random_secret()), index_(0) {}
 
   // nullptr if there is none.
   Sequence* find(std::string_view request_id);
@@ -61,9 +61,11 @@ class SequenceMap {
   }
 
  private:
-  std::uint64_t hash(std::string_view id) const { return hash_bytes(seed_, id.data(), id.size()); }
+  std::uint64_t hash(std::string_view id) const {
+    return hash_bytes(secret_, id.data(), id.size());
+  }
 
-  std::uint64_t seed_;
+  std::uint64_t secret_;
   std::vector<std::unique_ptr<Sequence>> slots_;  // addresses stay
   std::vector<std::int32_t> unused_;
   HashIndex index_;

@@ -41,16 +41,16 @@ class AttentionCall {
     check_tables(block_tables, seq_lens);
     check_range(op, "max_seq_len", max_seq_len, 0, INT32_MAX);
     params.max_seq_len = max_seq_len;
-    if (!std::isfinite(scale)) fail(op, "scale must be finite, got ", scale);
     params.scale = static_cast<float>(scale);
+    if (!std::isfinite(params.scale)) fail(op, "scale must be a finite float32, got ", scale);
     check_masks(masks);
   }
 
   void set_out(const Tensor& out) {
     const Arg arg(op_, "out", out);
-    arg.on_device_of(query_).has_dtype_of(query_).has_contiguous_last_dim().has_shape(
-        kTokenWords, {query_.size(0), query_.size(1), query_.size(2)});
-    arg.does_not_overlap_itself();
+    arg.on_device_of(query_).has_dtype_of(query_);
+    arg.has_shape(kTokenWords, {query_.size(0), query_.size(1), query_.size(2)});
+    arg.has_contiguous_last_dim().does_not_overlap_itself();
     params.out = token_view(arg);
   }
 
@@ -81,7 +81,7 @@ class AttentionCall {
                   {query_.size(0), query_.size(1), kAny, query_.size(2)});
     lse.has_shape("[num_tokens, num_q_heads, num_partitions], that of partial_out,",
                   {query_.size(0), query_.size(1), out.size(2)});
-    const int64_t needed = partitions_for(partition_size);
+    const int64_t needed = count_partitions(params.max_seq_len, partition_size);
     if (out.size(2) < needed) {
       fail(op_,
            "partial_out and partial_lse must have num_partitions >= "
@@ -94,27 +94,22 @@ class AttentionCall {
     params.partial.lse = lse.data<float>();
   }
 
-  void set_queries(const Tensor& cu_seqlens_q, int64_t max_query_len) {
+  void set_queries(const Tensor& cu_seqlens_q, int64_t max_query_len, bool causal,
+                   const OptionalTensor& tree_mask) {
     const Arg cu(op_, "cu_seqlens_q", cu_seqlens_q);
     cu.on_device_of(query_).has_dtype({ScalarType::Int}).is_contiguous();
     cu.has_shape("[num_seqs + 1]", {int64_t{params.num_seqs} + 1});
     check_range(op_, "max_query_len", max_query_len, 0, INT32_MAX);
     params.cu_seqlens_q = cu.data<int32_t>();
     params.max_query_len = max_query_len;
-  }
-
-  void set_tree_mask(const OptionalTensor& tree_mask) {
+    params.masks.causal = causal;
     if (!tree_mask) return;
     const Arg mask(op_, "tree_mask", *tree_mask);
     mask.on_device_of(query_).has_dtype({ScalarType::Bool});
-    mask.has_shape("[num_tokens, max_query_len]", {query_.size(0), params.max_query_len});
+    mask.has_shape("[num_tokens, max_query_len]", {query_.size(0), max_query_len});
     params.masks.tree_mask = mask.data<bool>();
     params.masks.tree_mask_token_stride = mask.stride(0);
     params.masks.tree_mask_column_stride = mask.stride(1);
-  }
-
-  int64_t partitions_for(int64_t partition_size) const {
-    return std::max<int64_t>(1, (params.max_seq_len + partition_size - 1) / partition_size);
   }
 
   // The device to run on, once the values that the host may look at are checked.
@@ -144,8 +139,8 @@ class AttentionCall {
 
   void check_tables(const Tensor& block_tables, const Tensor& seq_lens) {
     const Arg tables(op_, "block_tables", block_tables), lens(op_, "seq_lens", seq_lens);
-    tables.on_device_of(query_).has_dtype({ScalarType::Int}).has_contiguous_last_dim();
-    tables.has_shape("[num_seqs, max_blocks_per_seq]", {kAny, kAny});
+    tables.on_device_of(query_).has_dtype({ScalarType::Int});
+    tables.has_shape("[num_seqs, max_blocks_per_seq]", {kAny, kAny}).has_contiguous_last_dim();
     lens.on_device_of(query_).has_dtype({ScalarType::Int}).is_contiguous();
     lens.has_shape("[num_seqs]", {tables.size(0)});
     check_range(op_, "num_seqs, block_tables.size(0),", tables.size(0), 0, INT32_MAX);
@@ -159,13 +154,14 @@ class AttentionCall {
 
   void check_masks(const MaskArgs& masks) {
     check_range(op_, "window_left", masks.window_left, -1, INT64_MAX);
-    if (!(masks.softcap >= 0) || std::isinf(masks.softcap)) {
-      fail(op_, "softcap must be finite and >= 0 (0: off), got ", masks.softcap);
+    params.masks.softcap = static_cast<float>(masks.softcap);
+    const bool vanished = masks.softcap != 0.0 && params.masks.softcap == 0.0f;
+    if (!(params.masks.softcap >= 0.0f) || std::isinf(params.masks.softcap) || vanished) {
+      fail(op_, "softcap must be 0 (off) or a finite float32 above it, got ", masks.softcap);
     }
     // A window that no sequence outgrows is no window; dropping it keeps positions within 32 bits.
     params.masks.window_left =
         masks.window_left >= params.max_seq_len ? -1 : static_cast<int32_t>(masks.window_left);
-    params.masks.softcap = static_cast<float>(masks.softcap);
     params.masks.alibi_slopes = per_head("alibi_slopes", masks.alibi_slopes, alibi_slopes_);
     params.masks.sinks = per_head("sinks", masks.sinks, sinks_);
   }
@@ -250,12 +246,16 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
   if (call.params.num_seqs == 0) return out;
 
   const Target target = call.target();
+  // A loose bound must not size the workspace: no sequence outgrows the columns of its table.
+  call.params.max_seq_len =
+      std::min(call.params.max_seq_len,
+               int64_t{call.params.max_blocks_per_seq} * call.params.cache.block_size);
   const int64_t partition_size = target->choose_partition_size(call.params);
   if (partition_size == 0) {
     target->decode(call.params, target.stream());
     return out;
   }
-  const int64_t num_partitions = call.partitions_for(partition_size);
+  const int64_t num_partitions = count_partitions(call.params.max_seq_len, partition_size);
   const Tensor partial_out =
       new_tensor({shape[0], shape[1], num_partitions, shape[2]}, ScalarType::Float);
   const Tensor partial_lse = new_tensor({shape[0], shape[1], num_partitions}, ScalarType::Float);
@@ -277,9 +277,7 @@ void paged_attention_varlen(const Tensor& out, const Tensor& query, const Tensor
                      {window_left, softcap, alibi_slopes, sinks});
   call.set_out(out);
   call.set_lse(lse);
-  call.set_queries(cu_seqlens_q, max_query_len);
-  call.params.masks.causal = causal;
-  call.set_tree_mask(tree_mask);
+  call.set_queries(cu_seqlens_q, max_query_len, causal, tree_mask);
   if (call.params.num_seqs == 0) return;
   const Target target = call.target();
   if (call.params.num_tokens == 0 || max_query_len == 0) return;
@@ -300,8 +298,10 @@ void merge_attention_states(const Tensor& out, const OptionalTensor& out_lse,
 
   const auto state = [&](const char* name, const Tensor& tensor) {
     const Arg arg(op, name, tensor);
-    arg.on_device_of(merged).has_dtype_of(merged).has_contiguous_last_dim().has_shape(
-        "[num_tokens, num_heads, head_dim], that of out,", {num_tokens, num_heads, head_dim});
+    arg.on_device_of(merged).has_dtype_of(merged);
+    arg.has_shape("[num_tokens, num_heads, head_dim], that of out,",
+                  {num_tokens, num_heads, head_dim});
+    arg.has_contiguous_last_dim();
     return TokenView{arg.data<void>(), arg.stride(0), arg.stride(1)};
   };
   const auto lse = [&](const char* name, const Tensor& tensor, int64_t (&strides)[2]) {

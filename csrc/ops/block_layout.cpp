@@ -15,6 +15,7 @@ struct Dim {
 }  // namespace
 
 BlockLayouts block_layouts(const Arg& src, const Arg& dst) {
+  if (src.tensor().numel() == 0) return {};  // no bytes
   const auto item = static_cast<int64_t>(src.tensor().element_size());
   std::vector<Dim> dims;
   for (int64_t d = 1; d < src.tensor().dim(); ++d) {

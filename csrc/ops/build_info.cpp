@@ -18,12 +18,12 @@ __attribute__((visibility("default"))) const char* pagedattn_cuda_archs() {
 #endif
 }
 
-// The CUDA toolkit that compiled the CUDA half, as 1000 * major + 10 * minor; 0: built without it.
-__attribute__((visibility("default"))) int pagedattn_cuda_version() {
+// The CUDA toolkit that compiled the CUDA half, e.g. "13.0"; empty: built without it.
+__attribute__((visibility("default"))) const char* pagedattn_cuda_version() {
 #ifdef PAGEDATTN_WITH_CUDA
-  return PAGEDATTN_CUDA_VERSION;
+  return PAGEDATTN_TO_STRING(PAGEDATTN_CUDA_VERSION);
 #else
-  return 0;
+  return "";
 #endif
 }
 

@@ -11,6 +11,7 @@ namespace pagedattn::ops {
 namespace {
 
 const char* const kTokenWords = "[num_tokens, num_kv_heads, head_dim]";
+const char* const kCacheWords = "[num_blocks, block_size, num_kv_heads, head_dim]";
 
 // One launch per layout: consecutive caches that share it go together. Nearly always all do.
 template <typename Layouts, typename Launch>
@@ -45,12 +46,18 @@ void reshape_and_cache(const Tensor& key, const Tensor& value, const Tensor& key
   ReshapeParams params;
   params.cache = check_cache({key_cache, value_cache, k_scale, v_scale}, k);
   k.has_shape(kTokenWords, {kAny, params.cache.num_kv_heads, kAny}).has_contiguous_last_dim();
-  v.on_device_of(k).has_dtype_of(k).has_contiguous_last_dim().has_shape(
-      kTokenWords, {k.size(0), k.size(1), k.size(2)});
+  v.on_device_of(k).has_dtype_of(k).has_shape(kTokenWords, {k.size(0), k.size(1), k.size(2)});
+  v.has_contiguous_last_dim();
   slots.on_device_of(k).has_dtype({ScalarType::Long}).is_contiguous();
   slots.has_shape("[num_tokens]", {k.size(0)});
   Arg(op, "key_cache", key_cache).does_not_overlap_itself();
   Arg(op, "value_cache", value_cache).does_not_overlap_itself();
+  if (params.cache.key.scale.kind == ScaleKind::kPerTokenHead) {
+    Arg(op, "k_scale", *k_scale).does_not_overlap_itself();
+  }
+  if (params.cache.value.scale.kind == ScaleKind::kPerTokenHead) {
+    Arg(op, "v_scale", *v_scale).does_not_overlap_itself();
+  }
 
   params.key = {k.data<void>(), k.stride(0), k.stride(1)};
   params.value = {v.data<void>(), v.stride(0), v.stride(1)};
@@ -74,8 +81,8 @@ std::tuple<Tensor, Tensor> gather_cache(const Tensor& key_cache, const Tensor& v
 
   GatherParams params;
   params.cache = check_cache({key_cache, value_cache, k_scale, v_scale}, op);
-  tables.on_device_of(keys).has_dtype({ScalarType::Int}).has_contiguous_last_dim();
-  tables.has_shape("[num_seqs, max_blocks_per_seq]", {kAny, kAny});
+  tables.on_device_of(keys).has_dtype({ScalarType::Int});
+  tables.has_shape("[num_seqs, max_blocks_per_seq]", {kAny, kAny}).has_contiguous_last_dim();
   const int64_t num_seqs = tables.size(0);
   cu.on_device_of(keys).has_dtype({ScalarType::Int}).is_contiguous();
   cu.has_shape("[num_seqs + 1]", {num_seqs + 1});
@@ -122,9 +129,8 @@ void copy_blocks(const std::vector<Tensor>& key_caches, const std::vector<Tensor
     for (size_t i = 0; i < caches.size(); ++i) {
       const Arg cache(op, item_name(list, i), caches[i]);
       cache.on_device_of(mapping).does_not_overlap_itself();
-      if (bases.empty()) num_blocks = cache.size(0);
-      cache.has_shape("[num_blocks, block_size, num_kv_heads, head_dim]",
-                      {num_blocks, kAny, kAny, kAny});
+      cache.has_shape(kCacheWords, {bases.empty() ? kAny : num_blocks, kAny, kAny, kAny});
+      num_blocks = cache.size(0);
       bases.push_back(cache.data<void>());
       layouts.push_back(block_layouts(cache, cache));
     }
@@ -163,24 +169,31 @@ void swap_blocks(const std::vector<Tensor>& src, const std::vector<Tensor>& dst,
   }
   if (src.empty()) return;
   const Arg first_src(op, "src[0]", src[0]), first_dst(op, "dst[0]", dst[0]);
+  first_src.has_shape(kCacheWords, {kAny, kAny, kAny, kAny});
+  first_dst.has_shape(kCacheWords, {kAny, kAny, kAny, kAny});
+  // Nothing would order a second GPU's work after copies on the first one's stream.
+  if (first_src.tensor().is_cuda() && first_dst.tensor().is_cuda()) {
+    first_dst.on_device_of(first_src);
+  }
   std::vector<const void*> src_bases;
   std::vector<void*> dst_bases;
   std::vector<BlockLayouts> layouts;
+  bool in_place = false;
   for (size_t i = 0; i < src.size(); ++i) {
     const Arg s(op, item_name("src", i), src[i]), d(op, item_name("dst", i), dst[i]);
     s.on_device_of(first_src);
     d.on_device_of(first_dst).has_dtype_of(s).does_not_overlap_itself();
-    const char* words = "[num_blocks, block_size, num_kv_heads, head_dim]";
-    s.has_shape(words, {first_src.size(0), kAny, kAny, kAny});
-    d.has_shape(words, {first_dst.size(0), s.size(1), s.size(2), s.size(3)});
+    s.has_shape(kCacheWords, {first_src.size(0), kAny, kAny, kAny});
+    d.has_shape(kCacheWords, {first_dst.size(0), s.size(1), s.size(2), s.size(3)});
     src_bases.push_back(s.data<void>());
     dst_bases.push_back(d.data<void>());
     layouts.push_back(block_layouts(s, d));
+    in_place = in_place || src_bases.back() == dst_bases.back();
   }
 
   const int64_t num_pairs = mapping.size(0);
   check_block_mapping(op, mapping.data<int64_t>(), num_pairs, first_src.size(0), first_dst.size(0),
-                      false);
+                      in_place);
   if (num_pairs == 0) return;
   const Target target(src[0].is_cuda() ? src[0] : dst[0]);
   for_each_layout(layouts, [&](size_t first, size_t count) {

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -56,6 +56,16 @@ class AttentionMetadata:
     def is_decode(self) -> bool:
         """Every sequence brings exactly one token."""
         return self.max_query_len == 1 and self.slot_mapping.numel() == self.seq_lens.numel()
+
+    def to(self, device: torch.device) -> AttentionMetadata:
+        """The same with its tensors on ``device``; the copies are asynchronous."""
+        return replace(
+            self,
+            slot_mapping=self.slot_mapping.to(device, non_blocking=True),
+            block_tables=self.block_tables.to(device, non_blocking=True),
+            seq_lens=self.seq_lens.to(device, non_blocking=True),
+            cu_seqlens_q=self.cu_seqlens_q.to(device, non_blocking=True),
+        )
 
 
 @dataclass

@@ -60,6 +60,7 @@ class ModelBlockManager:
         self.cached: list[int] = []
         self.free_hosts = list(range(num_host_blocks))
         self.capacity = len(self.empty)
+        self.held: list[int] = []  # sources of the running batch's copies: free only after it
         self.queried = self.hit = self.evictions = self.copies_on_write = 0
 
     # ---- what can be seen
@@ -140,6 +141,10 @@ class ModelBlockManager:
     def is_free(self, block: int) -> bool:
         return block in self.empty or block in self.cached
 
+    def is_kept(self, block: int) -> bool:
+        """Whether the block stays out of the free ones though no request holds it."""
+        return block in self.pinned_blocks() or block in self.held
+
     def take(self, block: int) -> int:
         """Takes a block out of the free ones, if it is there."""
         for free in (self.empty, self.cached):
@@ -157,7 +162,7 @@ class ModelBlockManager:
 
     def settle(self, block: int) -> None:
         """Puts a block among the free ones if nothing holds it."""
-        if self.ref_count(block) > 0 or block in self.pinned_blocks() or self.is_free(block):
+        if self.ref_count(block) > 0 or self.is_kept(block) or self.is_free(block):
             return
         if self.content(block) is None:
             self.empty.insert(0, block)
@@ -220,7 +225,7 @@ class ModelBlockManager:
                     expired.append(i)
         becoming_free = sum(
             self.ref_count(request.places[i].block) == 1
-            and request.places[i].block not in self.pinned_blocks()
+            and not self.is_kept(request.places[i].block)
             for i in expired
         )
         needed = self.blocks_for(end) - len(request.places) + must_copy - becoming_free
@@ -247,6 +252,27 @@ class ModelBlockManager:
         self.publish(request, begin // size, end // size)
         slots = [request.places[p // size].block * size + p % size for p in range(begin, end)]
         return slots, copies
+
+    def append_batch(
+        self, names: list[str], tokens: list[list[int]]
+    ) -> tuple[list[int], list[int], list[tuple[int, int]]]:
+        """(failed, slots, copies)"""
+        failed: list[int] = []
+        slots: list[int] = []
+        copies: list[tuple[int, int]] = []
+        for i, (name, its_tokens) in enumerate(zip(names, tokens, strict=True)):
+            try:
+                its_slots, its_copies = self.append(name, its_tokens)
+            except ModelOutOfBlocks:
+                failed.append(i)
+                its_slots, its_copies = [-1] * len(its_tokens), []
+            slots += its_slots
+            copies += its_copies
+            self.held += [source for source, _ in its_copies]
+        held, self.held = self.held, []
+        for block in held:
+            self.settle(block)
+        return failed, slots, copies
 
     def fork(self, parent: str, child: str) -> None:
         request = self.resident(parent)

@@ -90,6 +90,37 @@ def test_copies_of_a_batch_can_run_in_one_launch() -> None:
     assert 0 not in {target for _, target in copies}
 
 
+def test_a_copy_source_given_back_in_the_batch_is_no_copy_target() -> None:
+    manager = BlockManager(20, 8, window=8, enable_prefix_caching=False)
+    manager.allocate("d", range(65))
+    manager.fork("d", "a")
+    manager.truncate("a", 12)  # shares d's second block, of which it keeps a half
+    source = manager.block_table("a")[1]
+    manager.allocate("f", range(12))
+    manager.fork("f", "e")
+    # a copies the source, d's window passes it, e needs a block to copy into.
+    copies = manager.append_batch(["a", "d", "e"], [1, 1, 1]).copies
+    assert [src for src, _ in copies] == [source, manager.block_table("f")[1]]
+    assert source not in {target for _, target in copies}
+    manager.check_invariants()
+    assert manager.ref_count(source) == 0
+    assert manager.append("e", range(8)).slots[-1] // 8 == source  # free after the batch
+
+
+def test_a_copy_source_given_back_in_the_batch_is_not_free_in_it() -> None:
+    manager = BlockManager(13, 8, window=8, enable_prefix_caching=False)
+    manager.allocate("d", range(32))
+    manager.fork("d", "a")
+    manager.truncate("a", 12)
+    manager.allocate("f", range(52))
+    assert manager.num_free_blocks == 1
+    # a takes the last block. d's window frees its third but not the second, a's source, of the
+    # two blocks it needs.
+    assert manager.append_batch(["a", "d"], range(10), [1, 9]).failed == [1]
+    assert manager.num_free_blocks == 0
+    manager.check_invariants()
+
+
 def test_past_the_batch_is_filled_as_empty_sequences() -> None:
     manager = three_requests()
     slots, lens = np.full(5, 7, np.int64), np.full(4, 7, np.int32)

@@ -20,6 +20,18 @@ class ByteTokenizer:
         return bytes(t for t in token_ids if t < 256).decode(errors="replace")
 
 
+class PieceTokenizer:
+    """Token i is the i-th of some pieces of text."""
+
+    eos_token_id = None
+
+    def __init__(self, pieces):
+        self.pieces = pieces
+
+    def decode(self, token_ids, *, skip_special_tokens):
+        return "".join(self.pieces[i] for i in token_ids)
+
+
 def feed(text, stop=(), finish=True):
     """The texts after each byte, and whether a stop string was seen."""
     answer = AnswerText(ByteTokenizer(), stop)
@@ -92,3 +104,30 @@ def test_stops_at_the_first_stop_string_to_be_complete(text, stops):
         assert any(text[: ends[0]] == seen[-1] + s for s in stops)
     else:
         assert seen[-1] == text
+
+
+@given(
+    st.lists(st.text("abc", min_size=2, max_size=5), max_size=4),
+    st.lists(st.text("abc", min_size=1, max_size=2), min_size=2, max_size=3),
+)
+def test_a_token_that_completes_several_stop_strings_is_cut_at_the_first(pieces, stops):
+    answer = AnswerText(PieceTokenizer(pieces), stops)
+    text = ""
+    for i, piece in enumerate(pieces):
+        stopped = answer.add(i)
+        text += piece
+        assert text.startswith(answer.text)
+        positions = [text.find(stop) for stop in stops if stop in text]
+        assert stopped == bool(positions)
+        if stopped:
+            assert answer.text == text[: min(positions)]
+            return
+    answer.finish()
+    assert answer.text == text
+
+
+def test_the_order_of_the_stop_strings_does_not_matter():
+    for stops in (["b", "a"], ["a", "b"]):
+        answer = AnswerText(PieceTokenizer(["xab"]), stops)
+        assert answer.add(0)
+        assert answer.text == "x"

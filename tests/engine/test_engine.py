@@ -1,11 +1,15 @@
 """The engine's interface: streams, samples, stops, errors. Greedy equality is in test_greedy."""
 
+import inspect
 import itertools
 import logging
+import sys
+from dataclasses import fields
 
 import pytest
 import torch
 
+from pagedattn.config import EngineConfig
 from pagedattn.engine import Engine
 from pagedattn.sampling import SamplingParams
 
@@ -76,6 +80,33 @@ def test_closing_a_stream_aborts_its_request(engine):
     stream.close()
     assert not engine.has_unfinished_requests
     assert engine.block_manager.num_free_blocks == 64
+
+
+@pytest.mark.parametrize("end", ["close", "drop"])
+@pytest.mark.parametrize("num_read", [0, 1, 12])
+def test_a_stream_that_ends_early_leaves_nothing_behind(engine, end, num_read):
+    stream = engine.stream("abc", GREEDY)
+    for _ in range(num_read):
+        next(stream)
+    if end == "close":
+        stream.close()
+        assert list(stream) == []
+        stream.close()
+    else:
+        del stream
+    assert not engine.has_unfinished_requests
+    assert engine.block_manager.num_free_blocks == 64
+    assert engine.step() == []
+
+
+def test_a_stream_ends_with_the_error_of_its_step():
+    engine = make_engine()
+    stream = engine.stream("abc", GREEDY)
+    engine._runner.run = fail
+    with pytest.raises(FloatingPointError):
+        next(stream)
+    assert list(stream) == []
+    assert not engine.has_unfinished_requests
 
 
 def test_requests_join_and_leave_between_steps(engine):
@@ -207,6 +238,119 @@ def test_one_request_may_fill_the_whole_pool():
     assert (len(answer.token_ids), answer.finish_reason) == (1, "length")
 
 
+def test_max_model_len_is_within_the_models_own():
+    assert make_engine(num_blocks=200, max_model_len=1024).max_model_len == 1024
+    with pytest.raises(ValueError, match="max_model_len=1025 is more than the 1024 positions"):
+        make_engine(num_blocks=200, max_model_len=1025)
+
+
+@pytest.mark.parametrize(("chunked", "expected"), [(True, 16), (False, 1024)])
+def test_memory_is_profiled_with_the_tokens_a_step_may_have(monkeypatch, chunked, expected):
+    profiled = []
+
+    def choose(config, model, shape, max_model_len, max_num_batched_tokens):
+        profiled.append(max_num_batched_tokens)
+        return 64
+
+    monkeypatch.setattr("pagedattn.engine.choose_num_blocks", choose)
+    engine = make_engine(enable_chunked_prefill=chunked, max_num_batched_tokens=16)
+    assert profiled == [engine.scheduler.max_num_batched_tokens] == [expected]
+
+
+def fail(*_):
+    raise FloatingPointError("the model broke")
+
+
+def fail_once(function, at):
+    """``function``, which at its call number ``at`` raises KeyboardInterrupt instead."""
+    calls = itertools.count()
+
+    def wrapped(*args, **kwargs):
+        if next(calls) == at:
+            raise KeyboardInterrupt
+        return function(*args, **kwargs)
+
+    return wrapped
+
+
+# What runs in a step after the model: (owner of the function, its name).
+AFTER_THE_MODEL = {
+    "complete": lambda engine: (engine.scheduler, "complete"),
+    "metrics": lambda engine: (engine.metrics, "observe_step"),
+    "tokenizer": lambda engine: (engine.tokenizer, "decode"),
+    "log handler": lambda engine: (logging.getLogger("pagedattn"), "info"),
+}
+
+
+@pytest.mark.parametrize("where", AFTER_THE_MODEL)
+@pytest.mark.parametrize("at", [0, 1, 2, 7])
+def test_an_interrupt_after_the_model_costs_no_request_its_tokens(monkeypatch, where, at):
+    engine = make_engine()
+    prompts = {"a": "abc", "b": "long" * 10, "c": "xyz"}
+    params = [SamplingParams(n=n, temperature=0.7, seed=n, max_tokens=9) for n in (1, 2, 3)]
+    expected = [token_ids(o) for o in engine.generate(list(prompts.values()), params)]
+    for (name, prompt), sampling in zip(prompts.items(), params, strict=True):
+        engine.add_request(name, prompt, sampling)
+    owner, function = AFTER_THE_MODEL[where](engine)
+    monkeypatch.setattr(owner, function, fail_once(getattr(owner, function), at))
+    answers, num_interrupts = {}, 0
+    for _ in range(40):
+        try:
+            answers.update((o.request_id, o) for o in engine.step())
+        except KeyboardInterrupt:
+            num_interrupts += 1
+    assert num_interrupts == (where != "log handler" or at < 6)
+    assert not engine.has_unfinished_requests
+    assert [token_ids(answers[name]) for name in prompts] == expected
+    assert engine.block_manager.num_free_blocks == 64
+
+
+def test_text_is_whole_after_an_interrupt_in_the_tokenizer(monkeypatch):
+    engine = make_engine()
+    expected = engine.generate(["abc", "xyz"], GREEDY)
+    for at in range(4):
+        for name in ("abc", "xyz"):
+            engine.add_request(name, name, GREEDY)
+        decode = engine.tokenizer.decode
+        monkeypatch.setattr(engine.tokenizer, "decode", fail_once(decode, at))
+        with pytest.raises(KeyboardInterrupt):
+            engine.step()
+        answers = {}
+        while engine.has_unfinished_requests:
+            answers.update((o.request_id, o.outputs) for o in engine.step())
+        monkeypatch.setattr(engine.tokenizer, "decode", decode)
+        for name, output in zip(("abc", "xyz"), expected, strict=True):
+            assert contents(answers[name]) == contents(output.outputs)
+
+
+def test_a_request_that_cannot_go_on_is_an_error_and_no_endless_loop():
+    engine = make_engine()
+    engine.add_request("a", "abc", GREEDY)
+    engine.step()
+    (request,) = engine.scheduler.running.values()
+    request.token_ids.pop()
+    with pytest.raises(RuntimeError, match="no request can go on: 1 running, 0 waiting"):
+        engine.step()
+    engine.abort("a")
+    assert not engine.has_unfinished_requests
+
+
+def test_failing_step_names_its_requests(caplog):
+    engine = make_engine()
+    engine.add_request("r1", "secret words", SamplingParams(n=2, max_tokens=5), tenant="acme")
+    engine.add_request("r2", "abc", GREEDY)
+    engine.step()
+    engine._runner.run = fail
+    with pytest.raises(FloatingPointError, match="the model broke") as error:
+        engine.step()
+    (line,) = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    notes = "".join(error.value.__notes__) if sys.version_info >= (3, 11) else line
+    for text in (line, notes):
+        assert text.count("request=r1") == text.count("request=r2") == 1
+        assert "tenant=acme" in text
+        assert "secret" not in text
+
+
 def test_failing_model_step_is_retried_with_the_same_result():
     engine = make_engine()
     expected = token_ids(make_engine().generate([tiny_prompt(30)], GREEDY)[0])
@@ -230,11 +374,7 @@ def test_failing_model_step_is_retried_with_the_same_result():
 
 def test_generate_leaves_nothing_behind_when_it_fails():
     engine = make_engine()
-
-    def failing(step):
-        raise FloatingPointError("the model broke")
-
-    engine._runner.run = failing
+    engine._runner.run = fail
     with pytest.raises(FloatingPointError):
         engine.generate(["abc", "def"], GREEDY)
     assert not engine.has_unfinished_requests
@@ -274,6 +414,25 @@ def test_other_wrong_calls(engine):
     with pytest.raises(ValueError, match="stop strings need a tokenizer"):
         without_text.generate([[1, 2]], SamplingParams(stop="a"))
     assert without_text.generate([[1, 2]], GREEDY)[0].outputs[0].text == ""
+
+
+@pytest.mark.parametrize(
+    ("prompts", "kind"),
+    [([1, 2, 3], "int"), ([None], "NoneType"), ([["a"]], "list"), ([[1.5]], "list")],
+    ids=str,
+)
+def test_prompts_that_are_neither_text_nor_token_ids(engine, prompts, kind):
+    with pytest.raises(TypeError, match=rf"string or a list of token ids \(integers\), got {kind}"):
+        engine.generate(prompts, GREEDY)
+    assert not engine.has_unfinished_requests
+
+
+def test_options_are_in_the_signature():
+    options = inspect.signature(Engine).parameters
+    assert set(options) - {"model", "tokenizer"} == {f.name for f in fields(EngineConfig)}
+    assert options["block_size"].default == 16
+    with pytest.raises(TypeError, match=r"Engine.*'blocksize'"):
+        make_engine(blocksize=16)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pagedattn.block_manager import BlockManager, OutOfBlocks
 from pagedattn.request import Request, RequestState
 from pagedattn.sampling import SamplingParams
-from pagedattn.scheduler import Scheduler
+from pagedattn.scheduler import Scheduler, Step
 
 
 def make(num_blocks=32, budget=64, max_num_seqs=8, block_size=8, **options):
@@ -156,6 +156,15 @@ def test_abort_while_waiting_and_while_running():
     scheduler.finish(b, "abort")
     assert not scheduler.has_unfinished
     assert scheduler.block_manager.num_free_blocks == 32
+
+
+def test_a_request_that_leaves_a_step_gives_its_tokens_back():
+    step, a, b = Step(budget=10), request("a", 8), request("b", 8)
+    step.add(a, 7)
+    step.remove(b)
+    assert (step.budget, step.num_tokens) == (3, {a: 7})
+    step.remove(a)
+    assert (step.budget, step.num_tokens) == (10, {})
 
 
 def test_transitions_that_are_not_in_the_diagram_raise():

@@ -127,3 +127,11 @@ def test_mixed_batch_gives_the_models_own_logits(family):
     decoded = run([(0, 36, 37), (1, 29, 30)])
     for got, want in zip(decoded, expected, strict=True):
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_metadata_moves_all_its_tensors_and_keeps_its_numbers():
+    metadata = AttentionMetadata(*(torch.zeros(2, dtype=torch.int32) for _ in range(4)), 3, 7)
+    moved = vars(metadata.to(torch.device("meta")))
+    tensors = [value for value in moved.values() if isinstance(value, torch.Tensor)]
+    assert [tensor.device.type for tensor in tensors] == ["meta"] * 4
+    assert (moved["max_query_len"], moved["max_seq_len"]) == (3, 7)

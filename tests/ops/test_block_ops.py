@@ -148,3 +148,10 @@ def test_swap_blocks_between_pools_of_different_size(backend: Backend):
 
 def test_swap_blocks_without_caches_is_taken(backend: Backend):
     backend.ops.swap_blocks([], [], pairs((0, 1)))
+
+
+@pytest.mark.parametrize("shape", [(4, 0, 2, 8), (4, 8, 0, 8), (4, 8, 2, 0)])
+def test_blocks_without_bytes_are_taken(shape: tuple[int, ...], backend: Backend):
+    cache = torch.empty(shape, device=backend.device)
+    backend.ops.copy_blocks([cache], [cache], pairs((0, 1)).to(backend.device))
+    backend.ops.swap_blocks([cache], [cache.clone()], pairs((0, 1)))

@@ -218,3 +218,20 @@ def test_large_logits_do_not_overflow(backend: Backend):
         torch.testing.assert_close(result.lse.double(), lse, rtol=1e-5, atol=0)
         # An error of 1e-6 in such a logit is one of 1e-4 in its weight.
         torch.testing.assert_close(result.out.double(), out, rtol=0, atol=2e-3)
+
+
+def test_keys_of_infinitely_small_weight_may_come_first(backend: Backend):
+    """Logits of -inf over whole tiles and partitions, finite ones after them."""
+    case = built(Spec(seq_lens=(200, 130)))
+    query = case.query.clone()
+    query[..., 0] = 1.0
+    key_cache = case.key_cache.clone()
+    key_cache[case.block_tables[:, : 128 // case.key_cache.shape[1]].long(), :, :, 0] = -math.inf
+    steep = replace(case, query=query, key_cache=key_cache)
+    assert_as_expected(run_v1(steep, backend), steep)
+    assert_as_expected(run_v2(steep, backend, partition_size=64), steep)
+
+
+def test_a_loose_bound_of_the_length_costs_no_workspace(backend: Backend):
+    case = built(Spec(seq_lens=(70,)))
+    assert_as_expected(run_paged_attention(case, backend, max_seq_len=2**31 - 1), case)

@@ -41,6 +41,11 @@ def expanded(tensor: Tensor) -> Tensor:
     return tensor[:1].expand(tensor.shape)
 
 
+def repeated(tensor: Tensor) -> Tensor:
+    """The first element of each row again and again: stride 0 in the last dimension."""
+    return tensor[..., :1].expand(tensor.shape)
+
+
 def with_value(
     name: str, index: int | tuple[int, ...], value: int
 ) -> Callable[[Arguments], Tensor]:
@@ -79,6 +84,7 @@ CACHE = each(
     ("key_cache", lambda a: a["key_cache"].double(), "float64"),
     ("key_cache", lambda a: spread(a["key_cache"]), "contiguous last dimension"),
     ("value_cache", lambda a: spread(a["value_cache"]), "contiguous last dimension"),
+    ("value_cache", lambda a: repeated(a["value_cache"]), "contiguous last dimension"),
     ("value_cache", lambda a: a["value_cache"].half(), "float16"),
     ("value_cache", lambda a: a["value_cache"][1:], r"got \["),
     ("value_cache", lambda a: a["value_cache"][0], r"got \["),
@@ -101,6 +107,7 @@ ATTENTION = each(
     ("query", lambda a: a["query"].double(), "float64"),
     ("query", lambda a: a["query"][0], r"got \["),
     ("query", lambda a: spread(a["query"]), "contiguous last dimension"),
+    ("query", lambda a: repeated(a["query"]), "contiguous last dimension"),
     ("query", lambda a: a["query"][:, :3], "got 3"),  # heads that the KV heads do not divide
     ("query", lambda a: a["query"][:, :0], "0"),
     ("key_cache", lambda a: a["key_cache"].half(), "float16"),
@@ -110,15 +117,20 @@ ATTENTION = each(
     ("block_tables", lambda a: a["block_tables"].long(), "int64"),
     ("block_tables", lambda a: a["block_tables"][0], r"got \["),
     ("block_tables", lambda a: spread(a["block_tables"]), "contiguous last dimension"),
+    ("block_tables", lambda a: repeated(a["block_tables"]), "contiguous last dimension"),
+    ("block_tables", lambda a: a["block_tables"][0, 0], r"got \[\]"),
     ("seq_lens", lambda a: a["seq_lens"].long(), "int64"),
     ("seq_lens", lambda a: a["seq_lens"][:2], r"got \[2\]"),
     ("seq_lens", lambda a: spread(a["seq_lens"]), "contiguous"),
     ("max_seq_len", constant(-1), "got -1"),
     ("scale", constant(math.nan), "got nan"),
     ("scale", constant(math.inf), "got inf"),
+    ("scale", constant(1e39), "got 1e"),  # not a float32
     ("window_left", constant(-2), "got -2"),
     ("softcap", constant(-1.0), "got -1"),
     ("softcap", constant(math.nan), "got nan"),
+    ("softcap", constant(1e39), "got 1e"),
+    ("softcap", constant(1e-50), "got 1e-50"),
     ("alibi_slopes", constant(torch.ones(3)), r"got \[3\]"),
     ("alibi_slopes", constant(torch.ones(4).long()), "int64"),
     ("sinks", constant(torch.ones(4, 1)), r"got \[4, 1\]"),
@@ -132,6 +144,7 @@ OUTPUTS = each(
     ("out", lambda a: a["out"][:1], r"got \[1, 4, 32\]"),
     ("out", lambda a: spread(a["out"]), "contiguous last dimension"),
     ("out", lambda a: expanded(a["out"]), "expanded"),
+    ("out", lambda a: a["out"][0, 0, 0], r"got \[\]"),
     ("lse", lambda a: a["lse"].double(), "float64"),
     ("lse", lambda a: a["lse"].t(), r"got \[4, "),
     ("lse", lambda a: expanded(a["lse"]), "expanded"),
@@ -196,6 +209,7 @@ MERGE = each(
     ("prefix_out", lambda a: a["prefix_out"][:2], r"got \[2, 4, 32\]"),
     ("suffix_out", lambda a: a["suffix_out"][..., :16], r"got \[3, 4, 16\]"),
     ("suffix_out", lambda a: spread(a["suffix_out"]), "contiguous last dimension"),
+    ("suffix_out", lambda a: repeated(a["suffix_out"]), "contiguous last dimension"),
     ("prefix_lse", lambda a: a["prefix_lse"].half(), "float16"),
     ("suffix_lse", lambda a: a["suffix_lse"].t(), r"got \[4, 3\]"),
     ("out_lse", lambda a: a["out_lse"].double(), "float64"),
@@ -213,11 +227,22 @@ RESHAPE = each(
     ("value", lambda a: a["value"].half(), "float16"),
     ("value", lambda a: a["value"][:2], r"got \[2, 2, 32\]"),
     ("value", lambda a: spread(a["value"]), "contiguous last dimension"),
+    ("value", lambda a: a["value"][0, 0, 0], r"got \[\]"),
     ("slot_mapping", lambda a: a["slot_mapping"].int(), "int32"),
     ("slot_mapping", lambda a: a["slot_mapping"][:2], r"got \[2\]"),
     ("slot_mapping", lambda a: spread(a["slot_mapping"]), "contiguous"),
     ("key_cache", lambda a: expanded(a["key_cache"]), "expanded"),
     ("value_cache", lambda a: expanded(a["value_cache"]), "expanded"),
+    # Computed and written: one for each token and head.
+    *(
+        (
+            name,
+            lambda a: torch.zeros(a["key_cache"].shape[:2])[..., None].expand(-1, -1, 2),
+            "expanded",
+            quantised,
+        )
+        for name in ("k_scale", "v_scale")
+    ),
 )
 
 GATHER = each(
@@ -257,6 +282,14 @@ SWAP = each(
     ("dst", lambda a: [a["dst"][0], a["dst"][1][:, :4]], r"dst\[1\].*got \[6, 4, 2, 32\]"),
     ("dst", lambda a: [a["dst"][0], expanded(a["dst"][1])], r"dst\[1\].*expanded"),
     ("src", lambda a: [a["src"][0], a["src"][1][0]], r"src\[1\].*got \[8, 2, 32\]"),
+    ("src", lambda a: [a["src"][0][0, 0, 0, 0], a["src"][1]], r"src\[0\].*got \[\]"),
+    # Within one cache the order of copies would matter.
+    (
+        "block_mapping",
+        constant(torch.tensor([[0, 1], [1, 2]])),
+        "both source and destination",
+        lambda a: {"dst": a["src"]},
+    ),
 )
 
 BAD = [*CACHE, *HEAD_DIM, *ATTENTION, *OUTPUTS, *DECODE, *V2, *VARLEN, *MERGE, *RESHAPE, *GATHER]

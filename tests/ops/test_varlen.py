@@ -169,3 +169,9 @@ def test_chunked_prefill_equals_prefill_in_one(chunk: int, backend: Backend):
         result = run_varlen(piece, backend)
         assert_out_close(result.out, out[start:stop])
         assert_lse_close(result.lse, lse[start:stop])
+
+
+def test_loose_bounds_of_the_lengths_are_taken(backend: Backend):
+    case = built(Spec(seq_lens=(20, 3), query_lens=(20, 1)))
+    loose = run_varlen(case, backend, max_query_len=2**31 - 1, max_seq_len=2**31 - 1)
+    assert_as_expected(loose, case)

@@ -32,12 +32,14 @@ void reduce_row(const AttentionParams& params, int64_t token, int head) {
   const float sink = params.masks.sinks ? params.masks.sinks[head] : -kInfinity;
   float max = sink;
   for (int i = partitions.begin; i < partitions.end; ++i) max = lse[i] < max ? max : lse[i];
-  float sum = sink == -kInfinity ? 0.0f : std::exp(sink - max);
+  if (max == -kInfinity) max = 0.0f;  // every weight is 0, not exp(-inf + inf) = NaN
+  float sum = std::exp(sink - max);
   for (int i = partitions.begin; i < partitions.end; ++i) sum += std::exp(lse[i] - max);
+  const float normalizer = sum == 0.0f ? 0.0f : 1.0f / sum;
 
   float total[kMaxHeadDim + kWidth] = {};
   for (int i = partitions.begin; i < partitions.end; ++i) {
-    const Vec weight(std::exp(lse[i] - max) / sum);
+    const Vec weight(std::exp(lse[i] - max) * normalizer);
     for_each_vector(partial.out + (first + i) * head_dim, head_dim, [&](Vec part, int d, int) {
       store(total + d, at::vec::fmadd(weight, part, load(total + d)));
     });

@@ -49,9 +49,11 @@ inline float update_softmax(float* logits, int count, RowState& row) {
   Vec max(row.max);
   for (int t = 0; t < count; t += kWidth) max = at::vec::maximum(max, load(logits + t));
   const float new_max = max_lanes(max);
+  // While all logits are -inf their weights are 0, not exp(-inf + inf) = NaN.
+  const Vec shift(new_max == -kInfinity ? 0.0f : new_max);
   Vec sum(0.0f);
   for (int t = 0; t < count; t += kWidth) {
-    const Vec weight = exp_nonpositive(load(logits + t) - Vec(new_max));
+    const Vec weight = exp_nonpositive(load(logits + t) - shift);
     store(logits + t, weight);
     sum = sum + weight;
   }

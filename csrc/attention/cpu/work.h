@@ -50,12 +50,12 @@ class WorkPlan {
     partitions_ = 1;
     if (const int size = params.partial.partition_size; size > 0) {
       // Of the longest sequence: the workspace, and max_seq_len, may be far larger than needed.
-      int longest = 1;
+      int longest = 0;
       for (int seq = 0; seq < params.num_seqs; ++seq) {
         const int length = sequence_length(params, seq);
         if (length > longest) longest = length;
       }
-      partitions_ = (longest - 1) / size + 1;
+      partitions_ = count_partitions(longest, size);
     }
     token_tiles_ = first_tile(params.num_seqs);
   }

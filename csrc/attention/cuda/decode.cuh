@@ -36,15 +36,6 @@ struct DecodeWork {
   KvRange range;  // visible keys of the partition
 };
 
-// V2 only: what of a range lies in a partition.
-__device__ __forceinline__ KvRange cut_to_partition(KvRange range, int partition, int size) {
-  const int64_t begin = int64_t{partition} * size;
-  const int64_t end = begin + size;
-  if (range.begin < begin) range.begin = static_cast<int32_t>(min(begin, int64_t{range.end}));
-  if (range.end > end) range.end = static_cast<int32_t>(max(end, int64_t{range.begin}));
-  return range;
-}
-
 // Chunks of one group are neighbours, so that all but the first find K and V in L2.
 template <int kHeads>
 __device__ __forceinline__ DecodeWork decode_work(const AttentionParams& params,
@@ -62,10 +53,7 @@ __device__ __forceinline__ DecodeWork decode_work(const AttentionParams& params,
   work.first_head = work.kv_head * group_size + chunk * kHeads;
   work.num_heads = min(kHeads, group_size - chunk * kHeads);
   work.q_pos = clamped_seq_len(params, work.seq) - 1;
-  work.range = decode_range(params, work.seq);
-  if (params.partial.partition_size != 0) {
-    work.range = cut_to_partition(work.range, work.partition, params.partial.partition_size);
-  }
+  work.range = partition_range(params, decode_range(params, work.seq), work.partition);
   return work;
 }
 

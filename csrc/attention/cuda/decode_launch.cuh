@@ -12,9 +12,8 @@ template <typename T>
 void launch_decode(const AttentionParams& params, Stream stream) {
   with_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
     using Tile = DecodeTile<T, kHeadDim>;
-    const int partition_size = params.partial.partition_size;
     const int64_t num_partitions =
-        partition_size == 0 ? 1 : (params.max_seq_len + partition_size - 1) / partition_size;
+        count_partitions(params.max_seq_len, params.partial.partition_size);
     const int num_chunks = ceil_div(params.num_q_heads / params.cache.num_kv_heads, Tile::kHeads);
     const int64_t num_ctas =
         int64_t{params.num_seqs} * params.cache.num_kv_heads * num_partitions * num_chunks;

@@ -23,4 +23,14 @@ __device__ __forceinline__ KvRange decode_range(const AttentionParams& params, i
   return visible_range(params.masks, seq_len - 1, seq_len);
 }
 
+// What of it lies in a partition of V2's; all of it in V1.
+__device__ __forceinline__ KvRange partition_range(const AttentionParams& params, KvRange visible,
+                                                   int partition) {
+  const int64_t size = params.partial.partition_size;
+  if (size == 0) return visible;
+  const int64_t begin = max(int64_t{visible.begin}, partition * size);
+  const int64_t end = min(int64_t{visible.end}, (partition + 1) * size);
+  return {static_cast<int32_t>(min(begin, end)), static_cast<int32_t>(end)};
+}
+
 }  // namespace pagedattn

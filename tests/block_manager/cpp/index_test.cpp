@@ -99,17 +99,37 @@ void roots_are_found_by_their_salt() {
   EXPECT(!index.root_salt(none));
 }
 
-void hashes_differ_between_blocks_and_seeds() {
+// Tokens that would make a factor 0 in every product, were the factor known.
+void known_constants_as_tokens_do_not_collide() {
+  for (const std::uint64_t constant : {std::uint64_t{0}, kMixA, kMixB, kMixA ^ kMixB}) {
+    const auto word = static_cast<std::int64_t>(constant);
+    for (const std::int64_t size : {1, 4, 8, 16}) {
+      PrefixIndex index(static_cast<std::int32_t>(size), 10);
+      const std::uint64_t root = index.node(index.find_or_create_root(std::nullopt)).hash;
+      std::set<std::uint64_t> hashes;
+      for (std::int64_t changed = 0; changed < 1000; ++changed) {
+        std::vector<std::int64_t> words(size, word);
+        for (std::int64_t i = 0; i < size; i += 2) words[i] = changed;
+        hashes.insert(index.child_hash(root, words.data()));
+      }
+      EXPECT(hashes.size() == 1000);
+    }
+  }
+}
+
+void hashes_differ_between_blocks_and_secrets() {
   std::set<std::uint64_t> hashes;
   for (std::int64_t size = 1; size <= 9; ++size) {
     for (std::int64_t changed = 0; changed < size; ++changed) {
       std::vector<std::int64_t> words(size, 5);
       words[changed] = 6;
-      hashes.insert(hash_words(0x0123456789abcdef, words.data(), size));
-      hashes.insert(hash_words(0x6c62272e07bb0142, words.data(), size));
+      for (const std::uint64_t secret : {0x0123456789abcdefull, 0x6c62272e07bb0142ull}) {
+        hashes.insert(hash_words(secret, 0x9216d5d98979fb1b, words.data(), size));
+        hashes.insert(hash_words(secret, 0xd1310ba698dfb5ac, words.data(), size));
+      }
     }
   }
-  EXPECT(hashes.size() == 90);
+  EXPECT(hashes.size() == 180);
   std::set<std::uint64_t> byte_hashes;
   const std::string text = "abcdefghijklmnopqrst";
   for (std::size_t size = 0; size <= text.size(); ++size) {
@@ -129,6 +149,7 @@ int main() {
   equal_hashes_do_not_make_prefixes_equal();
   a_prefix_lives_while_something_refers_to_it();
   roots_are_found_by_their_salt();
-  hashes_differ_between_blocks_and_seeds();
+  hashes_differ_between_blocks_and_secrets();
+  known_constants_as_tokens_do_not_collide();
   return num_failures;
 }

@@ -40,16 +40,6 @@ struct DecodeMmaConfig {
 
 namespace decode_mma {
 
-// The part of the visible range that lies in a partition.
-__device__ __forceinline__ KvRange partition_range(const AttentionParams& params, KvRange visible,
-                                                   int partition) {
-  const int64_t size = params.partial.partition_size;
-  if (size == 0) return visible;
-  const int64_t begin = max(int64_t{visible.begin}, partition * size);
-  const int64_t end = min(int64_t{visible.end}, (partition + 1) * size);
-  return {static_cast<int32_t>(min(begin, end)), static_cast<int32_t>(end)};
-}
-
 template <typename T, int kHeadDim, GroupClass kGroup>
 __device__ __forceinline__ void decode_cta(const AttentionParams& params,
                                            const DecodeMmaConfig& config) {

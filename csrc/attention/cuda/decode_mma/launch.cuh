@@ -28,10 +28,7 @@ void launch_decode_mma(const AttentionParams& params, Stream stream) {
   const int out_bytes = kOutVec * (partition_size == 0 ? sizeof(T) : sizeof(float));
   const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes)};
 
-  int64_t num_partitions = 1;
-  if (partition_size != 0 && params.max_seq_len > 0) {
-    num_partitions = (params.max_seq_len + partition_size - 1) / partition_size;
-  }
+  const int64_t num_partitions = count_partitions(params.max_seq_len, partition_size);
   // More partitions than grid.y holds go on along z; those past the last see no key.
   const int64_t grid_y = num_partitions < kMaxGridY ? num_partitions : kMaxGridY;
   const int64_t grid_z = (num_partitions + grid_y - 1) / grid_y;
