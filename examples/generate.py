@@ -3,8 +3,7 @@
 Run: python examples/generate.py
 """
 
-from pagedattn.engine import Engine
-from pagedattn.sampling import SamplingParams
+from pagedattn import Engine, SamplingParams
 
 
 def main() -> None:
