@@ -71,7 +71,7 @@ def test_without_chunked_prefill(case):
 
 
 def test_smollm2(smollm2, smollm2_engine):
-    """A real model, prompts of 1 to 700 tokens, alone, batched, cached."""
+    """A real model, prompts of 1 to 700 tokens: batched, cached, and each alone and cold."""
     model, tokenizer = smollm2
     text = " ".join(
         f"Chapter {i}. The {noun} crossed the river and counted {i * 7} stones on the far side."
@@ -86,8 +86,12 @@ def test_smollm2(smollm2, smollm2_engine):
     cached = smollm2_engine.generate(prompts, params)
     assert_greedy(model, prompts, answers(cached), expected)
     assert cached[-1].num_cached_tokens == 699 // 16 * 16
-    alone = [smollm2_engine.generate([prompt], params)[0] for prompt in prompts[:4]]
-    assert_greedy(model, prompts[:4], answers(alone), expected[:4])
+    alone = []
+    for prompt in prompts:
+        assert smollm2_engine.block_manager.reset_prefix_cache()
+        alone += smollm2_engine.generate([prompt], params)
+    assert_greedy(model, prompts, answers(alone), expected)
+    assert all(output.num_cached_tokens == 0 for output in alone)
     for output in batched:
         assert output.outputs[0].text == tokenizer.decode(
             output.outputs[0].token_ids, skip_special_tokens=True
