@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "../dtype.h"
+#include "vector.cuh"
 
 namespace pagedattn {
 
@@ -94,6 +95,33 @@ __device__ __forceinline__ void store_float(void* data, int64_t index, DType dty
       return;
     default:
       static_cast<float*>(data)[index] = value;
+  }
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void store_converted(T* to, const float (&values)[N], bool aligned) {
+  Vec<T, N> vec;
+#pragma unroll
+  for (int e = 0; e < N; ++e) vec[e] = from_float<T>(values[e]);
+  if (aligned) {
+    store_vec(to, vec);
+  } else {
+#pragma unroll
+    for (int e = 0; e < N; ++e) to[e] = vec[e];
+  }
+}
+
+// The same for N neighbours; `aligned`: they lie at a multiple of their size.
+template <int N>
+__device__ __forceinline__ void store_floats(void* data, int64_t index, DType dtype,
+                                             const float (&values)[N], bool aligned) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return store_converted(static_cast<__half*>(data) + index, values, aligned);
+    case DType::kBFloat16:
+      return store_converted(static_cast<__nv_bfloat16*>(data) + index, values, aligned);
+    default:
+      return store_converted(static_cast<float*>(data) + index, values, aligned);
   }
 }
 

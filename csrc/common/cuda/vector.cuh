@@ -31,9 +31,25 @@ struct Word<16> {
   using Type = uint4;
 };
 
+// Floats need no detour over integer registers.
+template <typename T, int kBytes>
+struct WordOf : Word<kBytes> {};
+template <>
+struct WordOf<float, 4> {
+  using Type = float;
+};
+template <>
+struct WordOf<float, 8> {
+  using Type = float2;
+};
+template <>
+struct WordOf<float, 16> {
+  using Type = float4;
+};
+
 template <typename T, int N>
 struct Vec {
-  using WordType = typename Word<sizeof(T) * N>::Type;
+  using WordType = typename WordOf<T, sizeof(T) * N>::Type;
 
   T data[N];
 

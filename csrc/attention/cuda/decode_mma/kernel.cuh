@@ -50,21 +50,25 @@ __device__ __forceinline__ void decode_cta(const AttentionParams& params,
   using Shared = SharedLayout<kHeadDim>;
 
   const int seq = blockIdx.x / params.cache.num_kv_heads;
-  const int kv_head = blockIdx.x % params.cache.num_kv_heads;
+  const int kv_head = blockIdx.x - seq * params.cache.num_kv_heads;
   const int partition = blockIdx.z * gridDim.y + blockIdx.y;
   const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
   const int first_head = kv_head * num_heads;
-  const CtaWork work{seq, first_head, num_heads, clamped_seq_len(params, seq) - 1,
-                     partition_range(params, decode_range(params, seq), partition)};
+  // One lane reads the length; the shuffles tell the compiler that all lanes have the same value.
+  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
+  const int lane = threadIdx.x % kWarpSize;
+  const int32_t seq_len = __shfl_sync(kFullWarp, lane == 0 ? clamped_seq_len(params, seq) : 0, 0);
+  const KvRange visible = visible_range(params.masks, seq_len - 1, seq_len);
+  const CtaWork work{seq, first_head, num_heads, seq_len - 1,
+                     partition_range(params, visible, partition)};
   if (work.visible.begin >= work.visible.end) {
-    const OutputRows<T> rows(params, seq, first_head, partition, config.aligned_out);
-    if (rows.whole) write_unseen<T, kHeadDim>(params, rows, first_head, num_heads);
+    if (params.partial.partition_size == 0) {
+      const OutputRows rows(params, seq, first_head, partition, config.aligned_out);
+      write_unseen<kHeadDim>(params, rows, first_head, num_heads);
+    }
     return;
   }
 
-  // The shuffle tells the compiler that the warp's number is the same in all its lanes.
-  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
-  const int lane = threadIdx.x % kWarpSize;
   const Team<kTeams> team(warp, config.team_warps);
   unsigned char* const shared = dynamic_shared<unsigned char>();
   unsigned char* const team_tiles = shared + team.index * team.warps * Tile::kWarpBytes;
@@ -73,12 +77,15 @@ __device__ __forceinline__ void decode_cta(const AttentionParams& params,
       work.visible.begin / kGroupTokens * kGroupTokens + team.index * team.warps * kTileTokens;
   const int32_t warp_token = team_token + team.member * kTileTokens;
 
+  // The query goes first: it is waited for before the first tile.
+  stage_query<T, kHeadDim>(shared + Shared::kQuery,
+                           kTeams ? team.warps * Layout::kHeads : Layout::kHeads, params, seq,
+                           first_head, num_heads, config.aligned_query);
+  ptx::cp_async_commit();
   TileLoader<kHeadDim> loader(params, seq, kv_head, work.visible, warp_token,
                               ptx::shared_address(warp_tiles), lane);
   fill_pipeline(loader, params, warp_token, work.visible.end);
-
-  stage_query<T, kHeadDim>(shared + Shared::kQuery, team.warps * Layout::kHeads, params, seq,
-                           first_head, num_heads, config.aligned_query);
+  ptx::cp_async_wait<Tile::kStages>();
   __syncthreads();
   const typename Layout::Query query(
       ptx::shared_address(shared + Shared::kQuery + team.member * Layout::kHeads * Tile::kRowBytes),
@@ -91,23 +98,25 @@ __device__ __forceinline__ void decode_cta(const AttentionParams& params,
 
   // The team's last barrier has freed its tiles, and no copy is on its way.
   softmax.reduce_sums();
-  auto* const states = reinterpret_cast<HeadState*>(shared + Shared::kStates);
-  auto* const outputs = reinterpret_cast<float*>(shared);
+  auto& states = *reinterpret_cast<WarpStates*>(shared + Shared::kStates);
+  const int num_parts = kTeams ? kWarps / team.warps : kWarps;
   Layout::store(reinterpret_cast<float*>(warp_tiles), out, lane);
   if ((lane & Layout::kTokenLanes) == 0) {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
-      states[warp * kMaxWarpHeads + Layout::head(lane, s)] = {-softmax.minus_reference[s],
-                                                              softmax.sum[s]};
+      const int entry =
+          (team.member * Layout::kHeads + Layout::head(lane, s)) * num_parts + team.index;
+      states.reference[entry] = -softmax.minus_reference[s];
+      states.sum[entry] = softmax.sum[s];
     }
   }
   __syncthreads();
-  merge_states(params, first_head, num_heads, states, team.warps);
+  const OutputRows rows(params, seq, first_head, partition, config.aligned_out);
+  merge_states<kMaxParts<kTeams>>(states, params, rows, first_head, num_heads, num_parts);
   __syncthreads();
-  constexpr int kMaxTeams = kTeams ? kWarps / 2 : kWarps;
-  write_rows<T, Layout, kHeadDim, kMaxTeams>(
-      OutputRows<T>(params, seq, first_head, partition, config.aligned_out), num_heads,
-      params.cache.head_dim, outputs, states, team.warps);
+  write_rows<Layout, kHeadDim, kMaxParts<kTeams>>(rows, num_heads, params.cache.head_dim,
+                                                  reinterpret_cast<const float*>(shared), states,
+                                                  num_parts);
 }
 
 }  // namespace decode_mma

@@ -42,13 +42,14 @@ class TileLoader {
     const int32_t block_size = params.cache.block_size;
     const int32_t token =
         first_token + lane / kGroupsPerTile * kStepTokens + lane % kGroupsPerTile * kGroupTokens;
-    next_entry_ = token / block_size;
-    next_offset_ = token % block_size;
+    entry_ = token / block_size;
+    offset_ = token - entry_ * block_size;
+    read_table();
   }
 
   // Starts the copies of the next tile to byte offset `stage`.
   __device__ __forceinline__ void load(const AttentionParams& params, uint32_t stage) {
-    if (next_lane_ == kWarpSize) fetch(params.cache.block_size);
+    if (next_lane_ == kWarpSize) advance(params.cache.block_size);
     const uint32_t dst = stage + dst_;
     unrolled<kGroupsPerTile>([&](auto group) {
       const uint32_t block = __shfl_sync(kFullWarp, block_, next_lane_);
@@ -106,17 +107,20 @@ class TileLoader {
     });
   }
 
-  // Groups past the last visible token take the place of those in its block: a valid address.
-  __device__ __forceinline__ void fetch(int32_t block_size) {
+  __device__ __forceinline__ void advance(int32_t block_size) {
     next_lane_ = 0;
-    block_ = table_[min(next_entry_, last_entry_)];
-    offset_ = next_offset_;
-    next_entry_ += kFetchTokens / block_size;
-    next_offset_ += kFetchTokens % block_size;
-    if (next_offset_ >= block_size) {
-      next_offset_ -= block_size;
-      ++next_entry_;
+    entry_ += kFetchTokens / block_size;
+    offset_ += kFetchTokens % block_size;
+    if (offset_ >= block_size) {
+      offset_ -= block_size;
+      ++entry_;
     }
+    read_table();
+  }
+
+  // Groups past the last visible token take the place of others in block 0: a valid address.
+  __device__ __forceinline__ void read_table() {
+    block_ = entry_ <= last_entry_ ? table_[entry_] : 0;
   }
 
   const int32_t* table_;
@@ -126,11 +130,11 @@ class TileLoader {
   Rows key_;
   Rows value_;
 
-  int next_lane_ = kWarpSize;  // which lane holds the next group
-  int32_t block_ = 0;
-  int32_t offset_ = 0;
-  int32_t next_entry_;
-  int32_t next_offset_;
+  // Of the group that this lane holds: its entry of the table, block, and offset in the block.
+  int32_t entry_;
+  int32_t block_;
+  int32_t offset_;
+  int next_lane_ = 0;  // which lane holds the next group
 };
 
 // Zeroes the V rows of a landed tile that the query does not see: they may hold NaN, which a
