@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kReduceWarps* kWarpSize)
   if (dim < head_dim) {
     store_floats(params.out.data,
                  seq * params.out.token_stride + head * params.out.head_stride + dim, params.dtype,
-                 out, true);
+                 out);
   }
   if (dim == 0 && params.lse != nullptr) {
     params.lse[seq * params.lse_token_stride + head * params.lse_head_stride] = softmax.lse();

@@ -31,25 +31,25 @@ struct Word<16> {
   using Type = uint4;
 };
 
-// Floats need no detour over integer registers.
+// What a load brings: floats need no detour over integer registers.
 template <typename T, int kBytes>
-struct WordOf : Word<kBytes> {};
+struct LoadedWord : Word<kBytes> {};
 template <>
-struct WordOf<float, 4> {
+struct LoadedWord<float, 4> {
   using Type = float;
 };
 template <>
-struct WordOf<float, 8> {
+struct LoadedWord<float, 8> {
   using Type = float2;
 };
 template <>
-struct WordOf<float, 16> {
+struct LoadedWord<float, 16> {
   using Type = float4;
 };
 
 template <typename T, int N>
 struct Vec {
-  using WordType = typename WordOf<T, sizeof(T) * N>::Type;
+  using WordType = typename Word<sizeof(T) * N>::Type;
 
   T data[N];
 
@@ -68,7 +68,7 @@ __device__ __forceinline__ Vec<T, N> zero_vec() {
 template <int N, typename T>
 __device__ __forceinline__ Vec<T, N> load_vec(const T* from) {
   Vec<T, N> vec;
-  const auto word = *reinterpret_cast<const typename Vec<T, N>::WordType*>(from);
+  const auto word = *reinterpret_cast<const typename LoadedWord<T, sizeof(T) * N>::Type*>(from);
   memcpy(&vec, &word, sizeof(vec));
   return vec;
 }

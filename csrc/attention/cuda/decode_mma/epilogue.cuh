@@ -27,22 +27,20 @@ struct WarpStates {
   float sum[kEntries];
 };
 
-// A thread writes pieces of 4 elements of a row.
+// Elements of a row that a thread writes at a time, where rows are aligned to as many.
 constexpr int kOutVec = 4;
 
 // Where the rows of the group's heads go: V1's output, or one of V2's partitions in fp32.
 struct OutputRows {
   void* data;
   DType dtype;
-  bool aligned;  // rows start at multiples of kOutVec elements
   int64_t first;
   int64_t head_stride;
   float* lse;  // or null
   int64_t lse_head_stride;
 
   __device__ __forceinline__ OutputRows(const AttentionParams& params, int seq, int first_head,
-                                        int partition, bool aligned)
-      : aligned(aligned) {
+                                        int partition) {
     if (params.partial.partition_size == 0) {
       data = params.out.data;
       dtype = params.dtype;
@@ -64,8 +62,10 @@ struct OutputRows {
     }
   }
 
-  __device__ __forceinline__ void write(int head, int dim, const float (&values)[kOutVec]) const {
-    store_floats(data, first + head * head_stride + dim, dtype, values, aligned);
+  // Elements from `dim` on; their address is a multiple of their size.
+  template <int kVec>
+  __device__ __forceinline__ void write(int head, int dim, const float (&values)[kVec]) const {
+    store_floats(data, first + head * head_stride + dim, dtype, values);
   }
 
   __device__ __forceinline__ void write_lse(int head, float value) const {
@@ -74,11 +74,11 @@ struct OutputRows {
 };
 
 // visit(head, dim) for the pieces of the group's rows that are this thread's.
-template <int kHeadDim, typename Visit>
+template <int kHeadDim, int kVec, typename Visit>
 __device__ __forceinline__ void for_each_piece(int num_heads, int head_dim, Visit&& visit) {
-  constexpr unsigned kPieces = kHeadDim / kOutVec;
+  constexpr unsigned kPieces = kHeadDim / kVec;
   for (unsigned i = threadIdx.x; i < num_heads * kPieces; i += kThreads) {
-    const int dim = i % kPieces * kOutVec;
+    const int dim = i % kPieces * kVec;
     if (dim < head_dim) visit(i / kPieces, dim);
   }
 }
@@ -119,25 +119,25 @@ __device__ __forceinline__ void merge_states(WarpStates& states, const Attention
 
 // Adds up the warps' outputs, warp w's at outputs + w * kWarpFloats, with the weights of
 // merge_states().
-template <typename Layout, int kHeadDim, int kMaxParts>
+template <typename Layout, int kHeadDim, int kMaxParts, int kVec>
 __device__ __forceinline__ void write_rows(const OutputRows& rows, int num_heads, int head_dim,
                                            const float* outputs, const WarpStates& states,
                                            int num_parts) {
   constexpr int kWarpFloats = Tile<kHeadDim>::kWarpBytes / sizeof(float);
   static_assert(Layout::kHeads * Layout::kMergeStride <= kWarpFloats);
   const int part_floats = kWarps / num_parts * kWarpFloats;
-  for_each_piece<kHeadDim>(num_heads, head_dim, [&](unsigned head, int dim) {
+  for_each_piece<kHeadDim, kVec>(num_heads, head_dim, [&](unsigned head, int dim) {
     // Where every warp has a part of every head, head / kHeads is 0.
     const unsigned member = kMaxParts == kWarps ? 0 : head / Layout::kHeads;
     const float* const first = outputs + member * kWarpFloats +
                                (head - member * Layout::kHeads) * Layout::kMergeStride + dim;
     const float* const weights = states.reference + head * num_parts;
-    float values[kOutVec];
+    float values[kVec];
 #pragma unroll
     for (int p = 0; p < kMaxParts && p < num_parts; ++p) {
-      const Vec<float, kOutVec> part = load_vec<kOutVec>(first + p * part_floats);
+      const Vec<float, kVec> part = load_vec<kVec>(first + p * part_floats);
 #pragma unroll
-      for (int e = 0; e < kOutVec; ++e) {
+      for (int e = 0; e < kVec; ++e) {
         values[e] = p == 0 ? weights[p] * part[e] : fmaf(weights[p], part[e], values[e]);
       }
     }
@@ -149,9 +149,8 @@ __device__ __forceinline__ void write_rows(const OutputRows& rows, int num_heads
 template <int kHeadDim>
 __device__ __forceinline__ void write_unseen(const AttentionParams& params, const OutputRows& rows,
                                              int first_head, int num_heads) {
-  for_each_piece<kHeadDim>(num_heads, params.cache.head_dim, [&](int head, int dim) {
-    rows.write(head, dim, {0.0f, 0.0f, 0.0f, 0.0f});
-  });
+  for_each_piece<kHeadDim, 1>(num_heads, params.cache.head_dim,
+                              [&](int head, int dim) { rows.write<1>(head, dim, {0.0f}); });
   if (const int head = threadIdx.x; head < num_heads) {
     rows.write_lse(head, sink_of(params, first_head + head));
   }

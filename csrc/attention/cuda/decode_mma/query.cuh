@@ -9,6 +9,7 @@
 #include "../../../common/cuda/ptx.cuh"
 #include "../../params.h"
 #include "tile.h"
+#include "work.cuh"
 
 namespace pagedattn::decode_mma {
 
@@ -17,13 +18,14 @@ namespace pagedattn::decode_mma {
 // copies are still on their way when it returns.
 template <typename T, int kHeadDim>
 __device__ __forceinline__ void stage_query(unsigned char* rows, unsigned num_rows,
-                                            const AttentionParams& params, int seq, int first_head,
-                                            unsigned num_heads, bool aligned) {
+                                            const AttentionParams& params, const CtaWork& work,
+                                            bool aligned) {
   constexpr int kRowBytes = Tile<kHeadDim>::kRowBytes;
   constexpr unsigned kVec = 16 / sizeof(T);
   constexpr unsigned kVecs = kHeadDim / kVec;
   const T* const query = static_cast<const T*>(params.query.data) +
-                         seq * params.query.token_stride + first_head * params.query.head_stride;
+                         work.seq * params.query.token_stride +
+                         work.first_head * params.query.head_stride;
   const uint32_t to = ptx::shared_address(rows);
 #pragma unroll
   for (unsigned first = 0; first < num_rows * kVecs; first += kThreads) {
@@ -32,7 +34,7 @@ __device__ __forceinline__ void stage_query(unsigned char* rows, unsigned num_ro
     const int dim = i % kVecs * kVec;
     if (head >= num_rows) break;
     const T* const from = query + head * params.query.head_stride + dim;
-    const bool exists = head < num_heads && dim < params.cache.head_dim;
+    const bool exists = head < static_cast<unsigned>(work.num_heads) && dim < params.cache.head_dim;
     if (aligned) {
       ptx::cp_async_16(to + head * kRowBytes + dim * sizeof(T), from, exists ? 16 : 0);
     } else {
