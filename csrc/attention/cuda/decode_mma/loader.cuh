@@ -41,7 +41,7 @@ class TileLoader {
                                         const RowStrides& key_strides,
                                         const RowStrides& value_strides, int seq, int kv_head,
                                         uint32_t tiles, int lane)
-      : table_(params.block_tables + seq * params.block_table_stride),
+      : seq_(seq),
         dst_(ptx::keep(tiles + lane_row(lane) * Tile::kRowBytes + lane_chunk(lane) * 16)),
         last_copy_bytes_(ptx::keep(kLastCopyByte + lane_chunk(lane) * 16 <
                                            params.cache.head_dim * Tile::kElementBytes
@@ -54,7 +54,7 @@ class TileLoader {
   // apart, this one at `token`; `end` is that of the visible range.
   __device__ __forceinline__ void load(const AttentionParams& params, int32_t token, int32_t end,
                                        uint32_t stage) {
-    if (next_lane_ == kWarpSize) read_table(params.cache.block_size, token, end);
+    if (next_lane_ == kWarpSize) read_table(params, token, end);
     const uint32_t dst = stage + dst_;
     unrolled<kGroupsPerTile>([&](auto group) {
       const uint32_t block = __shfl_sync(kFullWarp, block_, next_lane_);
@@ -111,17 +111,21 @@ class TileLoader {
   }
 
   // Groups without a visible token take the place of others in block 0: a valid address.
-  __device__ __forceinline__ void read_table(int32_t block_size, int32_t token, int32_t end) {
+  __device__ __forceinline__ void read_table(const AttentionParams& params, int32_t token,
+                                             int32_t end) {
+    // Not to be computed ahead of the loop, which has no registers left.
+    const int64_t row = ptx::keep(seq_) * params.block_table_stride;
+    const int32_t block_size = ptx::keep(params.cache.block_size);
     const int lane = threadIdx.x % kWarpSize;
     const int32_t group =
         token + lane / kGroupsPerTile * kStepTokens + lane % kGroupsPerTile * kGroupTokens;
     const int32_t entry = group / block_size;
-    block_ = group < end ? table_[entry] : 0;
+    block_ = group < end ? params.block_tables[row + entry] : 0;
     offset_ = group - entry * block_size;
     next_lane_ = 0;
   }
 
-  const int32_t* table_;
+  int seq_;
   uint32_t dst_;
   int last_copy_bytes_;
   Rows key_;

@@ -36,7 +36,7 @@ struct Team {
       : warps(kShared ? team_warps : 1),
         index(warp / warps),
         member(warp % warps),
-        threads(warps * kWarpSize) {}
+        threads(ptx::keep(warps * kWarpSize)) {}
 
   __device__ __forceinline__ void sync() const {
     if constexpr (kShared) {
@@ -76,7 +76,7 @@ __device__ __forceinline__ void compute_tiles(const AttentionParams& params, con
   // it is plain where it needs no masks either.
   const uint32_t num_whole = max(visible.end - visible.begin - (kTileTokens - 1), 0);
   const bool transforms = params.masks.softcap > 0.0f || params.masks.alibi_slopes != nullptr;
-  const uint32_t num_plain = transforms ? 0u : num_whole;
+  const uint32_t num_plain = ptx::keep(transforms ? 0u : num_whole);
   const uint32_t key_row = ptx::keep(ptx::shared_address(tiles) + Layout::key_row(lane));
   const uint32_t value_row = ptx::keep(ptx::shared_address(tiles) + Layout::value_row(lane));
 
