@@ -1,12 +1,10 @@
 // Picks the instantiation of the tensor-core decode kernel.
 #include "decode_mma.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 #include <limits>
 
+#include "../../common/cuda/dispatch.h"
 #include "../../common/cuda/launch.h"
 #include "decode_mma/launch.h"
 #include "decode_mma/tile.h"
@@ -30,12 +28,40 @@ int group_heads(const AttentionParams& params) {
   return params.num_q_heads / params.cache.num_kv_heads;
 }
 
+// visit.operator()<T, kHeadDim>() with what the cache holds and the bucket of its head_dim: for
+// 8-bit caches, there are fewer.
+template <typename Visit>
+void with_instantiation(const KvCacheView& cache, Visit&& visit) {
+  if (is_quantized(cache.dtype)) {
+    with_quantized_type(cache.dtype, [&](auto tag) {
+      using T = typename decltype(tag)::Type;
+      if (cache.head_dim <= 64) return visit.template operator()<T, 64>();
+      if (cache.head_dim <= 128) return visit.template operator()<T, 128>();
+      visit.template operator()<T, 256>();
+    });
+  } else {
+    with_head_dim(cache.head_dim, [&]<int kHeadDim>() {
+      if (cache.dtype == DType::kFloat16) return visit.template operator()<__half, kHeadDim>();
+      visit.template operator()<__nv_bfloat16, kHeadDim>();
+    });
+  }
+}
+
 int shared_bytes(const AttentionParams& params) {
   int bytes = 0;
-  with_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
-    bytes = decode_mma::SharedLayout<kHeadDim>::bytes(group_heads(params));
+  with_instantiation(params.cache, [&]<typename T, int kHeadDim>() {
+    bytes = decode_mma::SharedLayout<kHeadDim, sizeof(T)>::bytes(group_heads(params));
   });
   return bytes;
+}
+
+// Copies of 16 bytes need rows of as many, and scales are of tokens for both K and V or for
+// neither.
+bool supports_cache(const KvCacheView& cache, DType query) {
+  if (!is_quantized(cache.dtype)) return cache.dtype == query;
+  const bool of_tokens = cache.key.scale.kind == ScaleKind::kPerTokenHead;
+  return cache.head_dim % 16 == 0 &&
+         of_tokens == (cache.value.scale.kind == ScaleKind::kPerTokenHead);
 }
 
 // The loader multiplies 32-bit block numbers by 32-bit byte strides.
@@ -49,7 +75,7 @@ bool strides_fit(const CacheView& view) {
 
 bool decode_mma_supports(const AttentionParams& params) {
   const bool half = params.dtype == DType::kFloat16 || params.dtype == DType::kBFloat16;
-  if (!half || params.cache.dtype != params.dtype) return false;
+  if (!half || !supports_cache(params.cache, params.dtype)) return false;
   if (group_heads(params) > kMaxGroupHeads) return false;
   if (!strides_fit(params.cache.key) || !strides_fit(params.cache.value)) return false;
   return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
@@ -62,12 +88,8 @@ int decode_mma_ctas_per_sm(const AttentionParams& params) {
 }
 
 void launch_decode_mma(const AttentionParams& params, Stream stream) {
-  with_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
-    if (params.dtype == DType::kFloat16) {
-      launch_decode_mma<__half, kHeadDim>(params, stream);
-    } else {
-      launch_decode_mma<__nv_bfloat16, kHeadDim>(params, stream);
-    }
+  with_instantiation(params.cache, [&]<typename T, int kHeadDim>() {
+    launch_decode_mma<T, kHeadDim>(params, stream);
   });
 }
 
