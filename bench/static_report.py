@@ -312,7 +312,7 @@ class DecodeMma:
 
 
 def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
-    found = re.match(r"decode_mma_kernel<\w+, (\d+), \(pagedattn::GroupClass\)(\d)>", kernel.name)
+    found = re.match(r"decode_mma_kernel<[\w ]+, (\d+), \(pagedattn::GroupClass\)(\d)>", kernel.name)
     return DecodeMma(int(found[1]), int(found[2])) if found else None
 
 

@@ -179,9 +179,14 @@ __device__ __forceinline__ void decode_cta(const AttentionParams& params,
 
 }  // namespace decode_mma
 
+// CTAs per SM that the registers must leave room for.
+template <typename T, int kHeadDim, GroupClass kGroup>
+inline constexpr int min_ctas =
+    kHeadDim > 128 ? 2 : (is_quantized_type<T> && kGroup == GroupClass::kUpTo64 ? 3 : 4);
+
 // T: what the cache holds; also the query's type, unless it is an 8-bit one.
 template <typename T, int kHeadDim, GroupClass kGroup>
-__global__ void __launch_bounds__(decode_mma::kThreads, kHeadDim <= 128 ? 4 : 2)
+__global__ void __launch_bounds__(decode_mma::kThreads, min_ctas<T, kHeadDim, kGroup>)
     decode_mma_kernel(const __grid_constant__ AttentionParams params,
                       const DecodeMmaConfig config) {
   if constexpr (ptx::kHasAmpereInstructions) {
