@@ -128,7 +128,8 @@ def paged_attention_forward(
 
     kv_cache, meta = step
     key_cache, value_cache = kv_cache.layer(layer)
-    _ops.reshape_and_cache(key, value, key_cache, value_cache, meta.slot_mapping)
+    scales = kv_cache.scales(layer)
+    _ops.reshape_and_cache(key, value, key_cache, value_cache, meta.slot_mapping, **scales)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     masks: dict[str, Any] = {
         "window_left": -1 if sliding_window is None else sliding_window - 1,
@@ -145,6 +146,7 @@ def paged_attention_forward(
             meta.max_seq_len,
             scale,
             **masks,
+            **scales,
         )
     else:
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -160,6 +162,7 @@ def paged_attention_forward(
             meta.max_seq_len,
             scale,
             **masks,
+            **scales,
         )
     return out[None], None
 
