@@ -13,19 +13,29 @@ of FlashInfer, Ye et al. 2024)::
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 _ops = torch.ops.pagedattn
 
 
+# Where two passes overtake one on the CPU (bench/cascade.py): with 4096 common tokens for two
+# sequences, 600 for eight; below 512 a second pass costs more than any number of rows saves.
+_MIN_COMMON_TOKENS = 512
+_MIN_SAVED_TOKENS = 4096
+
+
 def should_cascade(num_seqs: int, num_common_tokens: int) -> bool:
     """Whether reading ``num_common_tokens`` once instead of ``num_seqs`` times is worth its price.
 
-    The price is two more launches, and for each sequence two outputs written and read again. Both
-    numbers are the host's, so the answer waits for no device.
+    Saved are the reads of all sequences but one. The price is two more launches, and for each
+    sequence two outputs that are written and read again. Both numbers are the host's, so the answer
+    waits for no device.
     """
-    return num_seqs >= 4 and num_common_tokens >= 256
+    num_saved_tokens = (num_seqs - 1) * num_common_tokens
+    return num_common_tokens >= _MIN_COMMON_TOKENS and num_saved_tokens >= _MIN_SAVED_TOKENS
 
 
 def cascade_attention(
@@ -73,31 +83,43 @@ def cascade_attention(
             f"cascade_attention: num_common_blocks * block_size = {prefix_len} must be at most "
             f"max_seq_len = {max_seq_len}"
         )
-    num_seqs = query.shape[0]
-    # Rows of one pass have consecutive positions; a window that starts elsewhere for each row of
-    # the prefix pass cannot be told to it.
+    options: dict[str, Any] = {
+        "softcap": softcap,
+        "alibi_slopes": alibi_slopes,
+        "sinks": sinks,
+        "k_scale": k_scale,
+        "v_scale": v_scale,
+    }
+    arguments = (query, key_cache, value_cache, block_tables, seq_lens, max_seq_len, scale)
+    # Rows of one pass have consecutive positions; a window that begins elsewhere for each row
+    # cannot be told to the prefix pass.
     prefix_is_visible = window_left < 0 or window_left >= max_seq_len - 1
-    if not (prefix_is_visible and should_cascade(num_seqs, prefix_len)):
-        out: Tensor = _ops.paged_attention(
-            query,
-            key_cache,
-            value_cache,
-            block_tables,
-            seq_lens,
-            max_seq_len,
-            scale,
-            window_left=window_left,
-            softcap=softcap,
-            alibi_slopes=alibi_slopes,
-            sinks=sinks,
-            k_scale=k_scale,
-            v_scale=v_scale,
-        )
-        return out
+    if prefix_is_visible and should_cascade(query.shape[0], prefix_len):
+        return attend_in_two_passes(*arguments, num_common_blocks=num_common_blocks, **options)
+    out: Tensor = _ops.paged_attention(*arguments, window_left=window_left, **options)
+    return out
 
-    prefix_out, suffix_out = query.new_empty(2, *query.shape).unbind()
-    prefix_lse, suffix_lse = query.new_empty(2, *query.shape[:2], dtype=torch.float32).unbind()
-    options = {
+
+def attend_in_two_passes(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_tables: Tensor,
+    seq_lens: Tensor,
+    max_seq_len: int,
+    scale: float,
+    *,
+    num_common_blocks: int,
+    softcap: float,
+    alibi_slopes: Tensor | None,
+    sinks: Tensor | None,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
+) -> Tensor:
+    """What :func:`cascade_attention` does where it is worth it; at least one sequence."""
+    num_seqs = query.shape[0]
+    prefix_len = num_common_blocks * key_cache.shape[1]
+    options: dict[str, Any] = {
         "softcap": softcap,
         "alibi_slopes": alibi_slopes,
         "k_scale": k_scale,
@@ -107,6 +129,8 @@ def cascade_attention(
     device = query.device
     cu_seqlens_q = torch.arange(0, num_seqs + 1, num_seqs, dtype=torch.int32, device=device)
     prefix_lens = torch.full((1,), prefix_len, dtype=torch.int32, device=device)
+    prefix_out, suffix_out = query.new_empty(2, *query.shape).unbind()
+    prefix_lse, suffix_lse = query.new_empty(2, *query.shape[:2], dtype=torch.float32).unbind()
     _ops.paged_attention_varlen(
         prefix_out,
         query,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -134,7 +134,7 @@ class KVCache:
         """(key_cache, value_cache) of one layer, each ``[num_blocks, block_size, heads, dim]``."""
         return self.key_caches[index], self.value_caches[index]
 
-    def scales(self, index: int) -> dict[str, Tensor | None]:
+    def scales(self, index: int) -> dict[str, Any]:
         """``k_scale`` and ``v_scale`` of one layer, by those names, for the ops.
 
         fp32 ``[num_blocks, block_size, num_kv_heads]``: value = code * scale. None unless the dtype

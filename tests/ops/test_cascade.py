@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pagedattn import BlockManager, cascade_attention
 from pagedattn import cascade as cascade_module
+from pagedattn import cascade_attention
 from pagedattn.cascade import should_cascade
 
 from .backends import Backend
@@ -22,7 +22,7 @@ from .running import assert_out_close, run_paged_attention
 
 FP8_E4M3, FP8_E5M2, INT8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.int8
 NUM_COMMON_TOKENS = 256
-OWN_LENS = (1, 9, 0, 70, 130)  # tokens past the prefix; 0: its last token is the newest one
+OWN_LENS = (0, 1, 9, 130, 70)  # tokens past the prefix; row 0 is the shortest
 
 PLAIN_FACTORS = {
     "dtype": [torch.float32, torch.float16, torch.bfloat16],
@@ -59,8 +59,11 @@ def common_blocks(case: Case) -> int:
 
 
 @contextmanager
-def called_ops(backend: Backend) -> Iterator[list[str]]:
-    """Lets cascade_attention run on the backend's ops, and names those it calls."""
+def called_ops(backend: Backend, worth_it: bool = True) -> Iterator[list[str]]:
+    """Lets cascade_attention run on the backend's ops, and names those it calls.
+
+    worth_it: what should_cascade answers, for batches small enough to test.
+    """
     names: list[str] = []
 
     class Recorder:
@@ -68,7 +71,9 @@ def called_ops(backend: Backend) -> Iterator[list[str]]:
             names.append(name)
             return getattr(backend.ops, name)
 
-    with mock.patch.object(cascade_module, "_ops", Recorder()):
+    ops = mock.patch.object(cascade_module, "_ops", Recorder())
+    choice = mock.patch.object(cascade_module, "should_cascade", return_value=worth_it)
+    with ops, choice:
         yield names
 
 
@@ -100,8 +105,7 @@ def test_steep_alibi_slopes_and_more_rows_than_common_tokens(backend: Backend):
     """Slopes of 1 over distances of hundreds; the prefix pass puts rows at negative positions."""
     case = shared(Spec(head_dim=32, alibi=True), own_lens=(3, 40) * 20)
     case.masks["alibi_slopes"] = torch.tensor([1.0, 0.25, 2**-8, 0.0])
-    always = mock.patch.object(cascade_module, "should_cascade", return_value=True)
-    with always, called_ops(backend):
+    with called_ops(backend):
         for num_common_blocks in (1, 2, common_blocks(case)):
             out = run(case, backend, num_common_blocks)
             assert_out_close(out, case.expected[0])
@@ -118,34 +122,26 @@ def test_a_window_that_could_hide_keys_of_the_prefix_is_left_to_plain_attention(
 
 
 def test_what_is_not_worth_it_is_left_to_plain_attention(backend: Backend):
-    assert should_cascade(4, NUM_COMMON_TOKENS)
-    few = shared(Spec(), own_lens=OWN_LENS[:3])
-    many = shared(Spec())
-    for case, num_common_blocks in ((few, None), (many, 0), (many, 1)):
-        with called_ops(backend) as names:
-            out = run(case, backend, num_common_blocks)
-        assert names == ["paged_attention"]
-        assert torch.equal(out, run_paged_attention(case, backend).out)
+    case = shared(Spec(alibi=True, sinks=True, softcap=3.0))
+    with called_ops(backend, worth_it=False) as names:
+        out = run(case, backend)
+    assert names == ["paged_attention"]
+    assert torch.equal(out, run_paged_attention(case, backend).out)
+
+
+def test_it_is_worth_it_for_many_sequences_with_much_in_common():
+    assert should_cascade(16, 2048)
+    assert should_cascade(2, 4096)
+    assert not should_cascade(2, 2048)
+    assert not should_cascade(1000, 256)
+    assert not should_cascade(1, 100_000)
+    assert not should_cascade(0, 100_000)
 
 
 def test_no_sequences_are_taken(backend: Backend):
     case = build(Spec(seq_lens=()))
-    with called_ops(backend):
+    with called_ops(backend, worth_it=False):
         assert run(case, backend, num_common_blocks=0).shape == case.query.shape
-
-
-def test_the_block_manager_knows_the_common_blocks():
-    manager = BlockManager(num_blocks=64, block_size=16)
-    prefix = list(range(100))
-    names = ["a", "b", "c"]
-    for i, name in enumerate(names):
-        manager.allocate(name, [*prefix, 1000 + i])
-    tables = torch.zeros(3, 8, dtype=torch.int32)
-    manager.fill_batch(names, tables, torch.zeros(3, dtype=torch.int32))
-    assert manager.common_prefix_blocks(names) == 100 // 16
-    same = (tables == tables[0]).all(dim=0)
-    assert same[:6].all()
-    assert not same[6]
 
 
 def test_wrong_numbers_of_common_blocks():
@@ -166,5 +162,6 @@ def test_compiles_into_one_graph(backend: Backend):
     torch._dynamo.reset()
     case = shared(Spec(alibi=True, sinks=True))
     compiled = torch.compile(run, fullgraph=True, backend="eager")
-    with torch.inference_mode():
+    always = mock.patch.multiple(cascade_module, _MIN_COMMON_TOKENS=1, _MIN_SAVED_TOKENS=1)
+    with always, torch.inference_mode():
         assert_out_close(compiled(case, backend), case.expected[0])
