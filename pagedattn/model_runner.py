@@ -40,7 +40,7 @@ class ModelRunner:
         positions: list[int] = []
         for request, count in step.num_tokens.items():
             start = request.num_computed_tokens
-            token_ids += request.token_ids[start : start + count]
+            token_ids += request.next_token_ids(count)
             positions += range(start, start + count)
         position_ids = torch.tensor(positions)
         metadata = self._metadata(step, position_ids)
