@@ -31,29 +31,22 @@ void PrefixCache::allocate(std::int64_t count, std::vector<BlockId>* table) {
   }
 }
 
-// Eviction jumps about in memory: from the block to its prefix to the prefix's slot in the index.
-// Fetching these for several blocks at once hides the latency.
+// Eviction jumps about in memory, from the block to its prefix. Fetching these for several blocks
+// at once hides the latency.
 void PrefixCache::prefetch_victims(std::int64_t count) const {
   if (count < 2 || pool_.empty().size() > 0) return;
-  const BlockId first = pool_.cached().front();
-  BlockId id = first;
+  BlockId id = pool_.cached().front();
   for (std::int64_t i = 0; i < count; ++i, id = pool_[id].next) {
     __builtin_prefetch(&index_.node(pool_[id].prefix));
   }
-  id = first;
-  for (std::int64_t i = 0; i < count; ++i, id = pool_[id].next) {
-    index_.prefetch(index_.node(pool_[id].prefix).hash);
+}
+
+PrefixId PrefixCache::publish(Span<const BlockId> blocks, PrefixId parent, const Token* tokens) {
+  for (std::int64_t i = 0; i < blocks.size; ++i, tokens += index_.block_size()) {
+    parent = index_.find_or_create_child(parent, tokens);
+    publish(blocks[i], parent);
   }
-}
-
-void PrefixCache::acquire(BlockId id) {
-  if (is_free(id)) pool_.remove_free(id);
-  ++pool_[id].ref_count;
-}
-
-void PrefixCache::release(BlockId id) {
-  --pool_[id].ref_count;
-  if (is_free(id)) pool_.add_free(id);
+  return parent;
 }
 
 void PrefixCache::publish(BlockId id, PrefixId prefix) {
@@ -68,8 +61,7 @@ void PrefixCache::publish(BlockId id, PrefixId prefix) {
   KvEvent& event = events_.add(KvEvent::Kind::kStored);
   event.prefix = prefix;
   event.block = id;
-  event.tokens.assign(index_.block_tokens(prefix),
-                      index_.block_tokens(prefix) + index_.block_size());
+  event.tokens = index_.block_tokens(prefix);
   if (index_.is_root(node.parent)) {
     event.cache_salt = index_.root_salt(node.parent);
   } else {
