@@ -173,14 +173,15 @@ std::optional<BlockManager::Shortage> BlockManager::start(std::string_view reque
 void BlockManager::add_tokens(Sequence& sequence, std::int64_t first_block, TokenSpan tokens) {
   if (!cache_.enabled()) return;
   std::vector<Token>& partial = sequence.partial_tokens;
-  if (!partial.empty()) {
-    std::int64_t taken = 0;
-    while (taken < tokens.size && static_cast<std::int64_t>(partial.size()) < block_size_) {
-      partial.push_back(tokens[taken++]);
-    }
-    if (static_cast<std::int64_t>(partial.size()) < block_size_) return;
+  const auto num_partial = static_cast<std::int64_t>(partial.size());
+  if (num_partial + tokens.size < block_size_) {
+    for (std::int64_t i = 0; i < tokens.size; ++i) partial.push_back(tokens[i]);
+    return;
+  }
+  if (num_partial > 0) {
+    const std::int64_t taken = block_size_ - num_partial;
+    for (std::int64_t i = 0; i < taken; ++i) partial.push_back(tokens[i]);
     publish_blocks(sequence, first_block++, partial.data(), 1);
-    partial.clear();
     tokens = tokens.subspan(taken, tokens.size - taken);
   }
   const std::int64_t num_full = tokens.size / block_size_;

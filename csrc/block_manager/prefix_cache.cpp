@@ -41,6 +41,16 @@ void PrefixCache::prefetch_victims(std::int64_t count) const {
   }
 }
 
+void PrefixCache::publish(BlockId id, PrefixId prefix) {
+  PrefixNode& node = index_.node(prefix);
+  if (node.block != kNoBlock) return;
+  node.block = id;
+  ++node.ref_count;
+  pool_[id].prefix = prefix;
+  if (node.pin_count > 0) ++num_pinned_blocks_;
+  if (events_.enabled()) record_stored(node);
+}
+
 PrefixId PrefixCache::publish(Span<const BlockId> blocks, PrefixId parent, const Token* tokens) {
   for (std::int64_t i = 0; i < blocks.size; ++i, tokens += index_.block_size()) {
     parent = index_.find_or_create_child(parent, tokens);
@@ -49,19 +59,11 @@ PrefixId PrefixCache::publish(Span<const BlockId> blocks, PrefixId parent, const
   return parent;
 }
 
-void PrefixCache::publish(BlockId id, PrefixId prefix) {
-  PrefixNode& node = index_.node(prefix);
-  if (node.block != kNoBlock) return;
-  node.block = id;
-  pool_[id].prefix = prefix;
-  index_.acquire(prefix);
-  if (node.pin_count > 0) ++num_pinned_blocks_;
-  if (!events_.enabled()) return;
-
+void PrefixCache::record_stored(const PrefixNode& node) {
   KvEvent& event = events_.add(KvEvent::Kind::kStored);
-  event.prefix = prefix;
-  event.block = id;
-  event.tokens = index_.block_tokens(prefix);
+  event.prefix = pool_[node.block].prefix;
+  event.block = node.block;
+  event.tokens = index_.block_tokens(event.prefix);
   if (index_.is_root(node.parent)) {
     event.cache_salt = index_.root_salt(node.parent);
   } else {

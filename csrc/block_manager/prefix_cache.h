@@ -75,6 +75,7 @@ class PrefixCache {
   void clear();
 
  private:
+  void record_stored(const PrefixNode& node);
   void prefetch_victims(std::int64_t count) const;
   // Breaks the tie between a block and the prefix it is published as.
   void detach(BlockId id);

@@ -24,10 +24,12 @@ class TokenStore {
 
   void set(PrefixId id, const Token* tokens) {
     std::int32_t* row = rows_[id];
-    Token lost = 0;
+    std::int32_t lost = 0;
     for (std::int64_t i = 0; i < block_size_; ++i) {
-      row[i] = static_cast<std::int32_t>(tokens[i]);
-      lost |= row[i] ^ tokens[i];
+      const auto low = static_cast<std::int32_t>(tokens[i]);
+      const auto high = static_cast<std::int32_t>(static_cast<std::uint64_t>(tokens[i]) >> 32);
+      row[i] = low;
+      lost |= high ^ (low >> 31);  // what is lost unless the high half is the low half's sign
     }
     if (lost != 0) wide_.emplace(id, std::vector<Token>(tokens, tokens + block_size_));
   }
