@@ -85,8 +85,8 @@ class IntsArg {
     PyObject* const* const item = PySequence_Fast_ITEMS(items.ptr());
     std::int64_t* const values = make_copy(size);
     for (Py_ssize_t i = 0; i < size; ++i) {
-      // Ints made one after the other lie so in memory, but on many pages.
-      if (i + kAhead < size) __builtin_prefetch(item[i + kAhead]);
+      // Ints made one after the other lie so in memory.
+      __builtin_prefetch(reinterpret_cast<const char*>(item[i]) + kAhead);
       if (!read_small_int(item[i], &values[i])) return read_slowly(object, name);
     }
   }
@@ -99,7 +99,8 @@ class IntsArg {
     const Py_ssize_t size = PyTuple_GET_SIZE(items.ptr());
     std::int64_t* const values = make_copy(size);
     for (Py_ssize_t i = 0; i < size; ++i) {
-      values[i] = to_int64(PyTuple_GET_ITEM(items.ptr(), i), name + ("[" + std::to_string(i) + "]"));
+      values[i] =
+          to_int64(PyTuple_GET_ITEM(items.ptr(), i), name + ("[" + std::to_string(i) + "]"));
     }
   }
 
@@ -153,7 +154,7 @@ class IntsArg {
     return copy_.get();
   }
 
-  static constexpr Py_ssize_t kAhead = 32;
+  static constexpr int kAhead = 1024;  // bytes
 
   std::optional<IntArray> array_;
   std::unique_ptr<std::int64_t[]> copy_;

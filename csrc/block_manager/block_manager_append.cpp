@@ -26,8 +26,7 @@ std::optional<BlockManager::Shortage> BlockManager::grow(Sequence& sequence, Tok
 
 // Most decode steps: the tokens go into the last block, which nobody else holds or could hit. Does
 // nothing and returns false where this is not so.
-inline bool BlockManager::grow_in_place(Sequence& sequence, TokenSpan tokens,
-                                        std::int64_t* slots) {
+inline bool BlockManager::grow_in_place(Sequence& sequence, TokenSpan tokens, std::int64_t* slots) {
   const auto size = static_cast<std::int64_t>(sequence.blocks.size());
   const std::int64_t room = size * block_size_ - sequence.num_tokens;
   if (room < tokens.size || config_.window) return false;
@@ -44,8 +43,7 @@ inline bool BlockManager::grow_in_place(Sequence& sequence, TokenSpan tokens,
   return true;
 }
 
-std::optional<BlockManager::Shortage> BlockManager::grow_table(Sequence& sequence,
-                                                               TokenSpan tokens,
+std::optional<BlockManager::Shortage> BlockManager::grow_table(Sequence& sequence, TokenSpan tokens,
                                                                std::int64_t* slots,
                                                                std::optional<BlockCopy>* copy) {
   std::vector<BlockId>& blocks = sequence.blocks;

@@ -109,6 +109,9 @@ void BlockManager::check_invariants() const {
     const PrefixNode& node = index.node(id);
     if (node.ref_count == 0) continue;
     ++num_nodes;
+    check(node.first_child == kNoPrefix || (index.node(node.first_child).parent == id &&
+                                            index.node(node.first_child).ref_count > 0),
+          "prefix " + std::to_string(id) + " names a first child that is not its own");
     if (!index.is_root(id)) {
       ++prefix_refs[node.parent];
       check(index.find_child(node.parent, index.block_tokens(id).data()) == id,

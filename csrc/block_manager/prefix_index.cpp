@@ -4,6 +4,24 @@
 
 namespace pagedattn {
 
+inline PrefixId PrefixIndex::new_node(PrefixId parent) {
+  if (unused_ == kNoPrefix) add_id();
+  const PrefixId id = unused_;
+  PrefixNode& made = node(id);
+  unused_ = made.parent;
+  --num_unused_;
+  made = PrefixNode();
+  made.parent = parent;
+  return id;
+}
+
+void PrefixIndex::add_id() {
+  unused_ = num_ids_++;
+  ++num_unused_;
+  nodes_.grow_to(num_ids_);
+  tokens_.grow_to(num_ids_);
+}
+
 PrefixIndex::PrefixIndex(std::int32_t block_size, std::int32_t expected_prefixes,
                          std::uint64_t secret)
     : block_size_(block_size),
@@ -81,23 +99,6 @@ void PrefixIndex::forget(PrefixId id) {
     if (--from.ref_count > 0) return;
     id = parent;
   }
-}
-
-PrefixId PrefixIndex::new_node(PrefixId parent) {
-  PrefixId id;
-  if (unused_ != kNoPrefix) {
-    id = unused_;
-    unused_ = node(id).parent;
-    --num_unused_;
-  } else {
-    id = num_ids_++;
-    nodes_.grow_to(num_ids_);
-    tokens_.grow_to(num_ids_);
-  }
-  PrefixNode& made = node(id);
-  made = PrefixNode();
-  made.parent = parent;
-  return id;
 }
 
 }  // namespace pagedattn

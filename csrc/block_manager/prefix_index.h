@@ -93,6 +93,7 @@ class PrefixIndex {
   PrefixId find_hashed_child(PrefixId parent, const Token* block_tokens) const;
   PrefixId create_child(PrefixId parent, const Token* block_tokens);
   PrefixId new_node(PrefixId parent);
+  void add_id();
   void forget(PrefixId id);
 
   std::int32_t block_size_;

@@ -31,9 +31,7 @@ class ReservedArray {
   static constexpr int kShift = 8;
   static constexpr std::int64_t kMask = (1 << kShift) - 1;
 
-  const T* in_chunk(std::int64_t i) const {
-    return &chunks_[i >> kShift][(i & kMask) * width_];
-  }
+  const T* in_chunk(std::int64_t i) const { return &chunks_[i >> kShift][(i & kMask) * width_]; }
 
   std::int64_t width_;
   std::int64_t num_reserved_;
