@@ -1,82 +1,104 @@
-"""`python -m bench`: speed of the ops and of the block manager, beside their limits and peers.
+"""`python -m bench`: the speed of the ops beside their limits and their peers.
 
-python -m bench decode --only "32x2048 bf16"
-python -m bench prefill --peers none --threads 1,2
+    python -m bench decode --only "32x2048 bf16"
+    python -m bench prefill --peers none --threads 1,2
+
+Every contestant's result is compared with a float64 reference before it is timed. Contestants run
+in turn, round after round, on memory that no CPU cache holds; "/ limit" and "/ ours" are medians of
+ratios within a round. Two runs' times do not compare: the speed of a host's memory changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 
-from . import peers
-from .attention import bench_shape
+from . import attention, peers
 from .machine import describe
 from .measure import WrongResult
+from .options import Options, note
 from .report import Group, print_group, write_json
-from .run import Options
-from .shapes import DECODE, PREFILL
 
 
-def parser() -> argparse.ArgumentParser:
-    root = argparse.ArgumentParser(
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    root.add_argument("what", choices=["decode", "prefill"])
-    root.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    root.add_argument("--preset", choices=["quick", "paper"], default="quick")
-    root.add_argument("--peers", default="auto", help="auto, none or a comma-separated list")
-    root.add_argument("--threads", default="", help="CPU threads: a number or several, as 1,2")
-    root.add_argument("--only", default="", metavar="WORDS", help="cases with all these words")
-    root.add_argument("--seconds", type=float, default=3.0, help="how long a case is timed")
-    root.add_argument("--json", type=Path, metavar="DIR", help="writes the results there")
-    root.add_argument("--plot", type=Path, metavar="DIR", help="writes PNG and SVG plots there")
-    return root
+    parser.add_argument("what", choices=["decode", "prefill", "cache", "block_manager"])
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--preset", choices=["quick", "paper"], default="quick")
+    parser.add_argument(
+        "--peers", default="auto", help=f"auto, none, or some of {','.join(peers.REGISTRY)}"
+    )
+    parser.add_argument(
+        "--threads",
+        type=lambda text: [int(part) for part in text.split(",")],
+        default=[torch.get_num_threads()],
+        help="CPU threads, a run for each, as in 1,2",
+    )
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help="the cases whose titles have all these words"
+    )
+    parser.add_argument("--seconds", type=float, default=3.0, help="to time each case for, about")
+    parser.add_argument("--json", type=Path, metavar="DIR", help="writes results into it")
+    parser.add_argument("--plot", type=Path, metavar="DIR", help="draws PNG and SVG into it")
+    return parser.parse_args(argv)
+
+
+def groups(what: str, options: Options) -> Iterator[Group]:
+    if what in ("decode", "prefill"):
+        return attention.groups(what, options)
+    raise NotImplementedError(what)
+
+
+def run(args: argparse.Namespace, options: Options, threads: int) -> None:
+    torch.set_num_threads(threads)
+    machine = describe(args.device)
+    print(", ".join(f"{key} {value}" for key, value in machine.items()))
+    results = []
+    for group in groups(args.what, options):
+        print_group(group)
+        results.append(group)
+    if not results:
+        note(f"no case has all of the words {args.only!r}")
+        return
+    stem = f"{args.what}-{args.device}-{args.preset}-{threads}-threads"
+    if args.json:
+        write_json(args.json / f"{stem}.json", machine, results)
+    if args.plot:
+        from .plot import draw_all  # matplotlib is an extra
+
+        caption = f"{machine.get('gpu', machine['cpu'])}, {threads} threads, {machine['commit']}"
+        draw_all(results, args.plot, stem, caption)
 
 
 def main(argv: list[str] | None = None) -> int:
-    args = parser().parse_args(argv)
+    args = parse(argv)
     try:
         chosen, left_out = peers.choose(args.peers, args.device)
     except (ValueError, ImportError) as error:
-        print(f"--peers: {error}", file=sys.stderr)
+        note(f"--peers: {error}")
         return 2
     for name, reason in left_out.items():
-        print(f"{name} left out: {reason}", file=sys.stderr)
+        note(f"{name} left out: {reason}")
     options = Options(
-        device=args.device,
-        preset=args.preset,
-        peers=chosen,
-        seconds=args.seconds,
-        only=tuple(args.only.split()),
+        args.device, args.preset, chosen, args.seconds, frozenset(args.only.split())
     )
-    shapes = {"decode": DECODE, "prefill": PREFILL}[args.what][args.preset]
-    threads = [int(n) for n in args.threads.split(",") if n] or [torch.get_num_threads()]
-    for count in threads:
-        torch.set_num_threads(count)
-        machine = describe(args.device)
-        print(", ".join(f"{key} {value}" for key, value in machine.items()))
-        groups: list[Group] = []
-        try:
-            for shape in shapes():
-                if options.wants(shape.title):
-                    groups.append(bench_shape(shape, options))
-                    print_group(groups[-1])
-        except WrongResult as error:
-            print(f"wrong result: {error}", file=sys.stderr)
-            return 1
-        if args.json:
-            name = f"{args.what}-{args.device}-{args.preset}-{count}.json"
-            write_json(args.json / name, machine, groups)
+    try:
+        with torch.inference_mode():
+            for threads in args.threads:
+                run(args, options, threads)
+    except WrongResult as error:
+        note(f"wrong result: {error}")
+        return 1
     return 0
 
 
 if __name__ == "__main__":
-    with torch.inference_mode():
-        sys.exit(main())
+    sys.exit(main())

@@ -2,42 +2,101 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
 
-from . import raw_read
+from . import presets, raw_read
 from .measure import Contestant, WrongResult, check, measure
+from .options import Options, note
 from .peers import Unsupported
 from .problem import TOLERANCE, Problem, build, last_level_cache_bytes, num_layers_for
-from .report import Group, clear_progress, progress_bar
-from .run import Options
-from .shapes import AttentionShape
+from .report import Group, progress_bar
+
+PARTITION_SIZES = (256, 512, 1024)  # that V2 is compared with
 
 _ops = torch.ops.pagedattn
 
 
-def our_decode(problem: Problem) -> Contestant:
-    shape = problem.shape
+def groups(what: str, options: Options) -> Iterator[Group]:
+    for case in presets.cases(what, options.preset, options.device):
+        if options.wants(case.title):
+            yield bench_case(case, options)
 
+
+def bench_case(case: presets.Case, options: Options) -> Group:
+    """Checks everyone, then times them. Raises WrongResult if ours is wrong."""
+    shape = case.shape
+    problem = build(shape, num_layers_for(shape, last_level_cache_bytes()), options.device)
+    is_decode = shape.query_len == 1
+    limits = reads(problem) if is_decode else [equal_matmul(problem)]
+    ours = [our_decode(problem) if is_decode else our_varlen(problem)]
+    if case.compares_splits:
+        ours += splits(problem)
+    if case.compares_order:
+        in_order = build(shape, problem.num_layers, options.device, shuffled=False)
+        ours.append(replace(our_decode(in_order), name="pagedattn, blocks in order"))
+
+    tolerance = TOLERANCE[shape.query_dtype]
+    errors = {ours_.name: check(ours_, problem.expected, tolerance) for ours_ in ours}
+    peers: list[Contestant] = []
+    for name, peer in options.peers.items():
+        try:
+            for contestant in peer.contestants(problem):
+                errors[contestant.name] = check(contestant, problem.expected, tolerance)
+                peers.append(contestant)
+        except (Unsupported, WrongResult) as reason:
+            note(f"{case.title}: {name} left out: {reason}")
+
+    contestants = [limits[0], ours[0], *limits[1:], *ours[1:], *peers]
+    timings = measure(
+        contestants, problem.num_layers, options.seconds, progress=progress_bar(case.title)
+    )
+    return Group(
+        title=case.title,
+        timings=[replace(timing, error=errors.get(timing.name)) for timing in timings],
+        place=case.place,
+        facts={**asdict(shape), "kv_bytes": shape.kv_bytes, "flops": shape.flops},
+    )
+
+
+def reads(problem: Problem) -> list[Contestant]:
+    return [
+        Contestant("raw read", raw_read.linear(problem)),
+        Contestant("read in table order", raw_read.table_order(problem)),
+    ]
+
+
+def equal_matmul(problem: Problem) -> Contestant:
+    """A matrix product of as many operations as the two of attention together."""
+    size = 2048
+    rows = max(1, round(problem.shape.flops / (2 * size * size)))
+    left = torch.randn(rows, size, device=problem.query.device).to(problem.query.dtype)
+    right = torch.randn(size, size, device=problem.query.device).to(problem.query.dtype)
+    return Contestant("matmul of equal work", lambda layer: left @ right)
+
+
+def our_decode(problem: Problem) -> Contestant:
     def run(layer: int) -> Tensor:
-        return _ops.paged_attention(
+        out: Tensor = _ops.paged_attention(
             problem.query,
             *problem.layer(layer),
             problem.block_tables,
             problem.seq_lens,
-            shape.max_seq_len,
+            problem.shape.max_seq_len,
             problem.softmax_scale,
             k_scale=problem.k_scale,
             v_scale=problem.v_scale,
         )
+        return out
 
     return Contestant("pagedattn", run)
 
 
 def our_varlen(problem: Problem) -> Contestant:
-    shape = problem.shape
     out = torch.empty_like(problem.query)
 
     def run(layer: int) -> Tensor:
@@ -48,8 +107,8 @@ def our_varlen(problem: Problem) -> Contestant:
             problem.cu_seqlens_q,
             problem.block_tables,
             problem.seq_lens,
-            shape.query_len,
-            shape.max_seq_len,
+            problem.shape.query_len,
+            problem.shape.max_seq_len,
             problem.softmax_scale,
             k_scale=problem.k_scale,
             v_scale=problem.v_scale,
@@ -59,51 +118,63 @@ def our_varlen(problem: Problem) -> Contestant:
     return Contestant("pagedattn", run)
 
 
-def equal_matmul(problem: Problem) -> Contestant:
-    """A matrix product of as many operations as the two of attention."""
-    size = 2048
-    rows = max(1, round(problem.shape.flops / (2 * size * size)))
-    left = torch.randn(rows, size, dtype=torch.float32).to(problem.query)
-    right = torch.randn(size, size, dtype=torch.float32).to(problem.query)
-    return Contestant("matmul of equal work", lambda layer: left @ right)
+def splits(problem: Problem) -> list[Contestant]:
+    """V1, and V2 at some partition sizes; those are marked that paged_attention may have chosen.
 
-
-def decode_contestants(problem: Problem) -> tuple[list[Contestant], list[Contestant]]:
-    """(limits, ours)."""
-    limits = [
-        Contestant("raw read", raw_read.linear(problem)),
-        Contestant("read in table order", raw_read.table_order(problem)),
+    Its choice is not told, but shows in the bits: ops add up in an order of their own.
+    """
+    chosen = our_decode(problem).run(0)
+    contestants = [v1(problem), *(v2(problem, size) for size in PARTITION_SIZES)]
+    return [
+        replace(c, note="<- the choice" if torch.equal(c.run(0), chosen) else "")
+        for c in contestants
     ]
-    return limits, [our_decode(problem)]
 
 
-def prefill_contestants(problem: Problem) -> tuple[list[Contestant], list[Contestant]]:
-    return [equal_matmul(problem)], [our_varlen(problem)]
+def v1(problem: Problem) -> Contestant:
+    out = torch.empty_like(problem.query)
+
+    def run(layer: int) -> Tensor:
+        _ops.paged_attention_v1(
+            out,
+            problem.query,
+            *problem.layer(layer),
+            problem.block_tables,
+            problem.seq_lens,
+            problem.shape.max_seq_len,
+            problem.softmax_scale,
+            k_scale=problem.k_scale,
+            v_scale=problem.v_scale,
+        )
+        return out
+
+    return Contestant("V1", run)
 
 
-def bench_shape(shape: AttentionShape, options: Options) -> Group:
-    """Checks, then times, everyone on one shape. Raises WrongResult if ours is wrong."""
-    num_layers = num_layers_for(shape, last_level_cache_bytes())
-    problem = build(shape, num_layers, options.device)
-    make = decode_contestants if shape.query_len == 1 else prefill_contestants
-    limits, ours = make(problem)
-    tolerance = TOLERANCE[shape.query_dtype]
-    errors = {c.name: check(c, problem.expected, tolerance) for c in ours}
-    peers = []
-    for name, peer in options.peers.items():
-        try:
-            for contestant in peer.contestants(problem):
-                errors[contestant.name] = check(contestant, problem.expected, tolerance)
-                peers.append(contestant)
-        except (Unsupported, WrongResult) as reason:
-            options.say(f"{shape.title}: {name} left out: {reason}")
-    # The first two are what ratios are taken to.
-    contestants = [limits[0], *ours, *limits[1:], *peers]
-    timings = measure(contestants, num_layers, options.seconds, progress=progress_bar(shape.title))
-    clear_progress()
-    return Group(
-        title=shape.title,
-        limit=limits[0].name,
-        timings=[replace(t, error=errors.get(t.name)) for t in timings],
-        facts={**asdict(shape), "lengths": shape.lengths, "num_layers": num_layers},
+def v2(problem: Problem, partition_size: int) -> Contestant:
+    shape = problem.shape
+    num_partitions = math.ceil(shape.max_seq_len / partition_size)
+    out = torch.empty_like(problem.query)
+    partial_lse = torch.empty(
+        (shape.num_seqs, shape.num_q_heads, num_partitions), device=out.device
     )
+    partial_out = torch.empty((*partial_lse.shape, shape.head_dim), device=out.device)
+
+    def run(layer: int) -> Tensor:
+        _ops.paged_attention_v2(
+            out,
+            partial_out,
+            partial_lse,
+            problem.query,
+            *problem.layer(layer),
+            problem.block_tables,
+            problem.seq_lens,
+            shape.max_seq_len,
+            partition_size,
+            problem.softmax_scale,
+            k_scale=problem.k_scale,
+            v_scale=problem.v_scale,
+        )
+        return out
+
+    return Contestant(f"V2, partitions of {partition_size}", run)

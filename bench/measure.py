@@ -17,24 +17,25 @@ from torch import Tensor
 from .problem import relative_error
 
 MIN_ROUNDS = 7
-MAX_ROUNDS = 300
-WARM_UP_ROUNDS = 2
+MAX_ROUNDS = 500
+WARM_UP_ROUNDS = 1
 
 Timed = Callable[[int], float]
 
 
 @dataclass(frozen=True)
 class Contestant:
-    """`run(layer)` does the work once on that layer's memory, and returns what it computed."""
+    """`run(layer)` does the work on that layer's memory, `calls` times, and returns its result."""
 
     name: str
     run: Callable[[int], Any]
     note: str = ""
+    calls: int = 1
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Times in seconds; ratios are medians over rounds of time / the other's time."""
+    """Seconds of one call; ratios are medians over rounds of time / the other's time."""
 
     name: str
     median: float
@@ -98,7 +99,7 @@ def measure(
         times = [0.0] * len(timed)
         for position in range(len(timed)):
             index = (position + len(rounds)) % len(timed)
-            times[index] = timed[index](layer)
+            times[index] = timed[index](layer) / contestants[index].calls
             layer = (layer + 1) % num_layers
         rounds.append(times)
     columns = list(zip(*rounds[WARM_UP_ROUNDS:], strict=True))

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .paging import block_tables, fill, slots_of
 from .shapes import AttentionShape
 
 SCALE_OF_CODES = 1 / 32  # of an 8-bit cache, whose codes are then about 32
@@ -69,23 +70,20 @@ def last_level_cache_bytes() -> int:
     return max((int(text[:-1]) * units[text[-1]] for text in texts), default=64 << 20)
 
 
-def build(shape: AttentionShape, num_layers: int, device: str = "cpu", seed: int = 0) -> Problem:
-    torch.manual_seed(seed)
-    num_tokens = shape.num_seqs * shape.query_len
+def build(
+    shape: AttentionShape, num_layers: int, device: str = "cpu", shuffled: bool = True
+) -> Problem:
+    """The same random numbers for the same shape, whatever the order of its blocks."""
+    torch.manual_seed(0)
     query = torch.randn(
-        num_tokens, shape.num_q_heads, shape.head_dim, dtype=torch.float32, device=device
+        shape.num_tokens, shape.num_q_heads, shape.head_dim, dtype=torch.float32, device=device
     ).to(shape.query_dtype)
     key, value = (random_rows(shape, device) for _ in range(2))
     scale = None
     if shape.quantised:
         scale = torch.full((shape.num_kv_heads,), SCALE_OF_CODES, device=device)
 
-    blocks = [math.ceil(length / shape.block_size) for length in shape.seq_lens]
-    order = torch.randperm(shape.num_blocks, dtype=torch.int32)
-    block_tables = torch.zeros(shape.num_seqs, max(blocks), dtype=torch.int32)
-    for row, ids in zip(block_tables, order.split(blocks), strict=True):
-        row[: len(ids)] = ids
-
+    tables = block_tables(shape.seq_lens, shape.block_size, shuffled).to(device)
     inner = (shape.block_size, shape.num_kv_heads, shape.head_dim)
     if shape.layout == "HND":
         inner = (shape.num_kv_heads, shape.block_size, shape.head_dim)
@@ -98,16 +96,16 @@ def build(shape: AttentionShape, num_layers: int, device: str = "cpu", seed: int
         key=key,
         value=value,
         storage=storage,
-        block_tables=block_tables.to(device),
+        block_tables=tables,
         seq_lens=torch.tensor(shape.seq_lens, dtype=torch.int32, device=device),
         cu_seqlens_q=torch.arange(
-            0, num_tokens + 1, shape.query_len, dtype=torch.int32, device=device
+            0, shape.num_tokens + 1, shape.query_len, dtype=torch.int32, device=device
         ),
         k_scale=scale,
         v_scale=scale,
         expected=expected(shape, query, key, value, scale),
     )
-    slots = slots_of(block_tables, shape).to(device)
+    slots = slots_of(tables, shape.seq_lens, shape.block_size)
     for layer in range(num_layers):
         for cache, rows in zip(problem.layer(layer), (key, value), strict=True):
             fill(cache, slots, rows)
@@ -123,24 +121,6 @@ def random_rows(shape: AttentionShape, device: str) -> Tensor:
     if shape.cache_dtype == torch.int8:
         rows = rows.round_().clamp_(-127, 127)
     return rows.to(shape.cache_dtype)
-
-
-def slots_of(block_tables: Tensor, shape: AttentionShape) -> Tensor:
-    """int64 [num_kv_tokens]: block * block_size + offset of every token, in order."""
-    pieces = []
-    for table, length in zip(block_tables.long(), shape.seq_lens, strict=True):
-        position = torch.arange(length)
-        pieces.append(
-            table[position // shape.block_size] * shape.block_size + position % shape.block_size
-        )
-    return torch.cat(pieces)
-
-
-def fill(cache: Tensor, slots: Tensor, rows: Tensor) -> None:
-    """Writes rows [num_tokens, num_kv_heads, head_dim], as they are, to their slots."""
-    block_size = cache.shape[1]
-    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32}[cache.itemsize]
-    cache.view(bits)[slots // block_size, slots % block_size] = rows.view(bits)
 
 
 def expected(

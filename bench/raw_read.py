@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 from torch.utils import cpp_extension
 
-from .problem import Problem, slots_of
+from .paging import slots_of
+from .problem import Problem
 
 GRAIN = 256  # bytes that native/read.cpp takes at a time
 
@@ -58,9 +59,9 @@ def runs(problem: Problem) -> tuple[torch.Tensor, int]:
     run_bytes = run.numel() * run.itemsize
     cache_bytes = caches[0].numel() * caches.itemsize
     block_bytes = cache_bytes // shape.num_blocks
-    firsts = slots_of(problem.block_tables.cpu(), shape)
+    tokens = slots_of(problem.block_tables, shape.seq_lens, shape.block_size)
     pieces = []
-    for slots in firsts.split(shape.seq_lens):
+    for slots in tokens.split(shape.seq_lens):
         blocks = slots[:: shape.block_size] // shape.block_size * block_bytes
         pairs = torch.stack([blocks, cache_bytes + blocks], 1)  # a block of keys, one of values
         heads = torch.arange(0, block_bytes, run_bytes)

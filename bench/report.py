@@ -12,13 +12,25 @@ from typing import Any
 from .measure import Timing
 
 
-@dataclass
+@dataclass(frozen=True)
+class Place:
+    """Where a group is drawn: a figure, a panel in it, and what it has on the x axis there.
+
+    Numbers are drawn to scale, strings one after the other.
+    """
+
+    figure: str
+    panel: str
+    x: int | str
+
+
+@dataclass(frozen=True)
 class Group:
-    """Contestants that were timed against each other."""
+    """Contestants that were timed against each other: first the limit, then ours."""
 
     title: str
-    limit: str  # what x_limit is a ratio to
     timings: list[Timing]
+    place: Place
     facts: dict[str, Any] = field(default_factory=dict)
 
 

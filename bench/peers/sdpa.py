@@ -10,7 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..measure import Contestant
 from ..problem import Problem
-from . import Peer, Unsupported
+from . import Peer, Unsupported, require_memory
 
 
 class Sdpa(Peer):
@@ -22,6 +22,7 @@ class Sdpa(Peer):
             raise Unsupported("sequences of different lengths")
         if shape.quantised:
             raise Unsupported("an 8-bit cache")
+        require_memory(problem, 1)
         cu_seq_lens = torch.arange(
             0, shape.num_kv_tokens + 1, shape.max_seq_len, dtype=torch.int32
         ).to(problem.query.device)
