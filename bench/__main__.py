@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from . import attention, peers
+from . import attention, cache, peers
 from .machine import describe
 from .measure import WrongResult
 from .options import Options, note
@@ -30,7 +30,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=["decode", "prefill", "cache", "block_manager"])
+    parser.add_argument("what", choices=["decode", "prefill", "cache"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--preset", choices=["quick", "paper"], default="quick")
     parser.add_argument(
@@ -54,7 +54,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 def groups(what: str, options: Options) -> Iterator[Group]:
     if what in ("decode", "prefill"):
         return attention.groups(what, options)
-    raise NotImplementedError(what)
+    return cache.groups(options)
 
 
 def run(args: argparse.Namespace, options: Options, threads: int) -> None:
@@ -87,9 +87,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for name, reason in left_out.items():
         note(f"{name} left out: {reason}")
-    options = Options(
-        args.device, args.preset, chosen, args.seconds, frozenset(args.only.split())
-    )
+    options = Options(args.device, args.preset, chosen, args.seconds, frozenset(args.only.split()))
     try:
         with torch.inference_mode():
             for threads in args.threads:

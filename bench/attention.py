@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import presets, raw_read
-from .measure import Contestant, WrongResult, check, measure
+from . import cuda_timing, presets, raw_read
+from .measure import Contestant, Timed, WrongResult, check, measure, on_cpu
 from .options import Options, note
 from .peers import Unsupported
-from .problem import TOLERANCE, Problem, build, last_level_cache_bytes, num_layers_for
+from .problem import TOLERANCE, Problem, build, num_layers
 from .report import Group, progress_bar
 
 PARTITION_SIZES = (256, 512, 1024)  # that V2 is compared with
@@ -30,7 +31,7 @@ def groups(what: str, options: Options) -> Iterator[Group]:
 def bench_case(case: presets.Case, options: Options) -> Group:
     """Checks everyone, then times them. Raises WrongResult if ours is wrong."""
     shape = case.shape
-    problem = build(shape, num_layers_for(shape, last_level_cache_bytes()), options.device)
+    problem = build(shape, num_layers(shape, options.device), options.device)
     is_decode = shape.query_len == 1
     limits = reads(problem) if is_decode else [equal_matmul(problem)]
     ours = [our_decode(problem) if is_decode else our_varlen(problem)]
@@ -53,7 +54,11 @@ def bench_case(case: presets.Case, options: Options) -> Group:
 
     contestants = [limits[0], ours[0], *limits[1:], *ours[1:], *peers]
     timings = measure(
-        contestants, problem.num_layers, options.seconds, progress=progress_bar(case.title)
+        contestants,
+        problem.num_layers,
+        options.seconds,
+        timer_for(options.device),
+        progress_bar(case.title),
     )
     return Group(
         title=case.title,
@@ -63,7 +68,13 @@ def bench_case(case: presets.Case, options: Options) -> Group:
     )
 
 
+def timer_for(device: str) -> Callable[[Callable[[int], Any]], Timed]:
+    return cuda_timing.GraphTimer() if device == "cuda" else on_cpu
+
+
 def reads(problem: Problem) -> list[Contestant]:
+    if problem.query.device.type == "cuda":
+        return [cuda_timing.equal_copy(problem)]
     return [
         Contestant("raw read", raw_read.linear(problem)),
         Contestant("read in table order", raw_read.table_order(problem)),

@@ -42,7 +42,8 @@ def draw(groups: Sequence[Group], title: str) -> Figure:
     names = list(dict.fromkeys(t.name for group in groups for t in group.timings[1:]))
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
-    figure = Figure(figsize=(1.2 + 3.6 * columns, 1.4 + 3.0 * rows), layout="constrained")
+    width = max(6.0, 1.2 + 3.6 * columns)
+    figure = Figure(figsize=(width, 1.6 + 3.0 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
     for axis, (panel, members) in zip(axes, panels.items(), strict=False):
         draw_panel(axis, panel, members, names)
@@ -53,7 +54,12 @@ def draw(groups: Sequence[Group], title: str) -> Figure:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     figure.legend(
-        handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=round(width / 2.2),
+        fontsize=8,
+        frameon=False,
     )
     figure.suptitle(title, fontsize=10)
     return figure

@@ -57,9 +57,11 @@ class Problem:
         return caches[0], caches[1]
 
 
-def num_layers_for(shape: AttentionShape, cache_bytes: int) -> int:
-    """Enough that the others push a layer out of a cache of this size; at least two."""
-    return max(2, math.ceil(2 * cache_bytes / shape.kv_bytes))
+def num_layers(shape: AttentionShape, device: str) -> int:
+    """On a CPU so many that the others push a layer out of its caches; on a GPU L2 is emptied."""
+    if device == "cuda":
+        return 1
+    return max(2, math.ceil(2 * last_level_cache_bytes() / shape.kv_bytes))
 
 
 def last_level_cache_bytes() -> int:

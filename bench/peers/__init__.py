@@ -17,6 +17,10 @@ from ..problem import Problem
 REGISTRY = {
     "sdpa": "sdpa:Sdpa",
     "vllm-cpu": "vllm_cpu:VllmCpu",
+    "flex": "flex:Flex",
+    "vllm": "vllm_cuda:VllmCuda",
+    "flashinfer": "flashinfer:FlashInfer",
+    "flash-attn": "flash_attn:FlashAttn",
 }
 MEMORY_LEFT_ALONE = 2 << 30  # bytes
 
