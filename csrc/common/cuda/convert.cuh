@@ -15,9 +15,6 @@
 namespace pagedattn {
 
 template <typename T>
-inline constexpr bool is_quantized_type = sizeof(T) == 1;
-
-template <typename T>
 __device__ __forceinline__ float to_float(T value) {
   if constexpr (std::is_same_v<T, float>) {
     return value;
@@ -32,6 +29,31 @@ __device__ __forceinline__ float to_float(T value) {
   } else {
     static_assert(std::is_same_v<T, int8_t>);
     return static_cast<float>(value);
+  }
+}
+
+template <typename T, typename Word, int N>
+__device__ __forceinline__ void widen_as(float (&to)[N], const Vec<Word, N>& words) {
+  static_assert(sizeof(T) == sizeof(Word));
+  T elements[N];
+  memcpy(static_cast<void*>(elements), &words, sizeof(elements));
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = to_float(elements[i]);
+}
+
+// Words of `dtype`, known at run time only, as fp32: one kernel serves all storage types of a
+// width. The choice is the same for all threads.
+template <typename Word, int N>
+__device__ __forceinline__ void widen(float (&to)[N], const Vec<Word, N>& words, DType dtype) {
+  if constexpr (sizeof(Word) == 4) {
+    widen_as<float>(to, words);
+  } else if constexpr (sizeof(Word) == 2) {
+    if (dtype == DType::kFloat16) return widen_as<__half>(to, words);
+    widen_as<__nv_bfloat16>(to, words);
+  } else {
+    if (dtype == DType::kFloat8E4M3) return widen_as<__nv_fp8_e4m3>(to, words);
+    if (dtype == DType::kFloat8E5M2) return widen_as<__nv_fp8_e5m2>(to, words);
+    widen_as<int8_t>(to, words);
   }
 }
 
