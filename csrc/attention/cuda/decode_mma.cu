@@ -1,13 +1,12 @@
 // Picks the instantiation of the tensor-core decode kernel.
 #include "decode_mma.h"
 
-#include <cstdint>
-#include <limits>
+#include <algorithm>
 
 #include "../../common/cuda/dispatch.h"
-#include "../../common/cuda/launch.h"
 #include "decode_mma/launch.h"
 #include "decode_mma/tile.h"
+#include "mma_device.h"
 #include "tiles.h"
 
 namespace pagedattn {
@@ -15,14 +14,6 @@ namespace {
 
 constexpr int kMaxGroupHeads = 64;          // four warps with 16 heads each
 constexpr int kReservedSharedBytes = 1024;  // per CTA, beside its own
-
-int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0;
-  int value = 0;
-  check_cuda(cudaGetDevice(&device), "decode_mma");
-  check_cuda(cudaDeviceGetAttribute(&value, attribute, device), "decode_mma");
-  return value;
-}
 
 int group_heads(const AttentionParams& params) {
   return params.num_q_heads / params.cache.num_kv_heads;
@@ -64,27 +55,22 @@ bool supports_cache(const KvCacheView& cache, DType query) {
          of_tokens == (cache.value.scale.kind == ScaleKind::kPerTokenHead);
 }
 
-// The loader multiplies 32-bit block numbers by 32-bit byte strides.
-bool strides_fit(const CacheView& view) {
-  constexpr int64_t kMaxStride = std::numeric_limits<uint32_t>::max() / 2;
-  return view.block_stride >= 0 && view.block_stride <= kMaxStride && view.token_stride >= 0 &&
-         view.token_stride <= kMaxStride;
-}
-
 }  // namespace
 
 bool decode_mma_supports(const AttentionParams& params) {
+  const KvCacheView& cache = params.cache;
   const bool half = params.dtype == DType::kFloat16 || params.dtype == DType::kBFloat16;
-  if (!half || !supports_cache(params.cache, params.dtype)) return false;
-  if (group_heads(params) > kMaxGroupHeads) return false;
-  if (!strides_fit(params.cache.key) || !strides_fit(params.cache.value)) return false;
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) >= 8 &&
+  return half && supports_cache(cache, params.dtype) && group_heads(params) <= kMaxGroupHeads &&
+         strides_fit(cache.key) && strides_fit(cache.value) && has_mma_instructions() &&
          shared_bytes(params) <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 int decode_mma_ctas_per_sm(const AttentionParams& params) {
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) /
-         (shared_bytes(params) + kReservedSharedBytes);
+  const int by_shared_memory = device_attribute(cudaDevAttrMaxSharedMemoryPerMultiprocessor) /
+                               (shared_bytes(params) + kReservedSharedBytes);
+  const int by_registers = decode_mma::ctas_by_registers(
+      params.cache.head_dim, element_size(params.cache.dtype), group_heads(params) > 16);
+  return std::min(by_shared_memory, by_registers);
 }
 
 void launch_decode_mma(const AttentionParams& params, Stream stream) {

@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "../../../common/cuda/convert.cuh"
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/shared_memory.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
@@ -23,6 +22,7 @@
 #include "scales.cuh"
 #include "softmax.cuh"
 #include "tile.h"
+#include "widen.cuh"
 #include "work.cuh"
 
 namespace pagedattn {
@@ -64,7 +64,7 @@ template <typename Storage, int kDim, GroupClass kGroup>
 struct Parts {
   static constexpr int kHeadDim = kDim;
   static constexpr bool kTeams = kGroup == GroupClass::kUpTo64;
-  static constexpr bool kIs8Bit = is_quantized_type<Storage>;
+  static constexpr bool kIs8Bit = is_8bit<Storage>;
   using T = Storage;
   using Tile = decode_mma::Tile<kDim, sizeof(T)>;
   using Shared = SharedLayout<kDim, sizeof(T)>;
@@ -179,14 +179,11 @@ __device__ __forceinline__ void decode_cta(const AttentionParams& params,
 
 }  // namespace decode_mma
 
-// CTAs per SM that the registers must leave room for.
-template <typename T, int kHeadDim, GroupClass kGroup>
-inline constexpr int min_ctas =
-    kHeadDim > 128 ? 2 : (is_quantized_type<T> && kGroup == GroupClass::kUpTo64 ? 3 : 4);
-
 // T: what the cache holds; also the query's type, unless it is an 8-bit one.
 template <typename T, int kHeadDim, GroupClass kGroup>
-__global__ void __launch_bounds__(decode_mma::kThreads, min_ctas<T, kHeadDim, kGroup>)
+__global__ void __launch_bounds__(decode_mma::kThreads,
+                                  decode_mma::ctas_by_registers(kHeadDim, sizeof(T),
+                                                                kGroup == GroupClass::kUpTo64))
     decode_mma_kernel(const __grid_constant__ AttentionParams params,
                       const DecodeMmaConfig config) {
   if constexpr (ptx::kHasAmpereInstructions) {

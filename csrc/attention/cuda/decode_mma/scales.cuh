@@ -6,7 +6,6 @@
 #include <cuda_runtime.h>
 
 #include "../../../cache/cuda/paged_rows.cuh"
-#include "../../../common/cuda/convert.cuh"
 #include "../../params.h"
 #include "query.cuh"
 #include "tile.h"
@@ -29,7 +28,7 @@ __device__ __forceinline__ float row_scale(const AttentionParams& params, const 
 
 template <typename T>
 __device__ __forceinline__ float output_scale(const AttentionParams& params, int kv_head) {
-  if constexpr (is_quantized_type<T>) {
+  if constexpr (is_8bit<T>) {
     return row_scale<T>(params, params.cache.value.scale, kv_head);
   } else {
     return 1.0f;
@@ -51,7 +50,7 @@ struct TileScales {
 };
 
 template <typename T, int kHeadDim, typename Layout>
-  requires is_quantized_type<T>
+  requires is_8bit<T>
 struct TileScales<T, kHeadDim, Layout> {
   static constexpr bool kScalesWeights = true;
   float factors[2];

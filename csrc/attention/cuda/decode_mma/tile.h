@@ -13,6 +13,12 @@ constexpr int team_warps(int num_heads) {
   return num_heads <= kMaxWarpHeads ? 1 : num_heads <= 2 * kMaxWarpHeads ? 2 : 4;
 }
 
+// CTAs per SM that the registers leave room for, by the launch bounds.
+constexpr int ctas_by_registers(int head_dim, int element_bytes, bool teams) {
+  if (head_dim > 128) return 2;
+  return teams && element_bytes == 1 ? 3 : 4;
+}
+
 // A tile is what a warp loads at a time: the K and the V rows of 16 consecutive tokens, the depth
 // of one mma. The CTA's warps take the tiles in turn.
 constexpr int kTileTokens = 16;

@@ -14,6 +14,9 @@
 
 namespace pagedattn::decode_mma {
 
+template <typename T>
+inline constexpr bool is_8bit = sizeof(T) == 1;
+
 // Which of a register's 4 codes become the pairs `low` and `high`: codes 0, 1 and 2, 3, or codes
 // 0, 2 and 1, 3.
 enum class Pairs { kAdjacent, kAlternate };
