@@ -30,7 +30,7 @@ HBM_BYTES_PER_CLOCK_PER_SM = 4.8e12 / 132 / 1.98e9
 ISSUE_SLOTS_PER_CLOCK = 4
 LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
 MIN_ISSUE_TO_HBM = 5.0
-MIN_ISSUE_TO_HBM_8BIT = 2.0  # half the bytes, and their conversion
+MIN_ISSUE_TO_HBM_8BIT = 1.5  # half the bytes, and their conversion
 SHARED_BYTES_PER_SM = {
     80: 164 << 10,
     86: 100 << 10,

@@ -57,7 +57,8 @@ def test_every_code_is_read_exactly(
     torch.testing.assert_close(
         result.out.float(), values.expand(32, 8, 32), rtol=0, atol=0, equal_nan=True
     )
-    torch.testing.assert_close(result.lse, keys.t(), rtol=1e-6, atol=1e-12)
+    # Codes differ by 2**-16 at least; a kernel may compute a logit beside a reference of its own.
+    torch.testing.assert_close(result.lse, keys.t(), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -62,7 +62,7 @@ struct Widen<int8_t> {
 };
 
 // An instruction where there is one. Else sign, exponent and mantissa are moved to fp16's places,
-// where the exponent's bias is larger by 8; what was a NaN becomes 480.
+// where the exponent's bias is larger by 8, and what would be 480 becomes a NaN.
 template <>
 struct Widen<__nv_fp8_e4m3> {
   static constexpr float kUnit = ptx::kHasFp8Conversions ? 1.0f : 256.0f;
@@ -88,7 +88,11 @@ struct Widen<__nv_fp8_e4m3> {
   }
 
   static __device__ __forceinline__ uint32_t shift(uint32_t upper_bytes) {
-    return (upper_bytes & 0x80008000u) | (upper_bytes >> 1 & 0x3f803f80u);
+    const uint32_t pair = (upper_bytes & 0x80008000u) | (upper_bytes >> 1 & 0x3f803f80u);
+    __half2 value;
+    memcpy(static_cast<void*>(&value), &pair, sizeof(value));
+    const __half2 largest = __half2half2(__ushort_as_half(0x3f00));  // 448
+    return pair | (__hgt2_mask(__habs2(value), largest) & 0x7e007e00u);
   }
 };
 
