@@ -31,13 +31,13 @@ struct Exp2Polynomial<6> {
                                  0x1.3b2d4cp-7f, 0x1.5f3e54p-10f, 0x1.41fbbcp-13f};
 };
 
-// 2^x for x < 1; exactly 0 for x <= -127, also for -inf. Not for NaN.
+// 2^x for x < 1; exactly 0 for x <= -127, also for -inf; NaN for NaN.
 template <int Degree>
 PAGEDATTN_ALWAYS_INLINE Vec exp2_weight(Vec x) {
   using at::vec::fmadd;
   using Ints = at::vec::Vectorized<int32_t>;
   constexpr auto& c = Exp2Polynomial<Degree>::c;
-  x = max_ignoring_first_nan(x, Vec(-127.0f));
+  x = max_ignoring_first_nan(Vec(-127.0f), x);
   // Adding 1.5 * 2^23 rounds to an integer n and leaves it in the low bits of the sum.
   const Vec magic(0x1.8p23f);
   const Vec shifted = x + magic;
@@ -46,9 +46,8 @@ PAGEDATTN_ALWAYS_INLINE Vec exp2_weight(Vec x) {
 #pragma GCC unroll 8
   for (int i = Degree - 2; i >= 0; --i) p = fmadd(p, r, Vec(c[i]));
   p = fmadd(p, r, Vec(1.0f));
-  // p * 2^n by adding n to the exponent; at x = -127 that leaves no bit of p = 1.
-  const Ints n = at::vec::cast<int32_t>(shifted) << Ints(23);
-  return at::vec::cast<float>(at::vec::cast<int32_t>(p) + n);
+  const Ints exponent = (at::vec::cast<int32_t>(shifted) << Ints(23)) + Ints(127 << 23);
+  return p * at::vec::cast<float>(exponent);
 }
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -15,6 +15,9 @@
 
 #include "../../../common/cpu/simd.h"
 
+#ifndef SR
+#define SR 32
+#endif
 namespace pagedattn::PAGEDATTN_ISA {
 
 struct Product {
@@ -109,6 +112,10 @@ struct FloatUnits {
 
   template <typename T>
   static void pack_row(const T* row, int n, float* units) {
+    if constexpr (std::is_same_v<T, float>) {
+      std::memcpy(units, row, n * sizeof(float));
+      return;
+    }
     int i = 0;
     for (; i + kWidth <= n; i += kWidth) store(units + i, load(row + i));
     if (i < n) store(units + i, load_tail(row + i, n - i));

@@ -23,6 +23,10 @@ struct BFloat16Pairs {
   // Elements of 16 bits or less, which bf16 holds exactly.
   template <typename T>
   static void pack_row(const T* row, int n, float* units) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      std::memcpy(units, row, n * sizeof(BFloat16));
+      return;
+    }
     auto* const out = reinterpret_cast<BFloat16*>(units);
     int i = 0;
     for (; i + kWidth <= n; i += kWidth) store_upper_halves(out + i, load(row + i), kWidth);
@@ -71,7 +75,7 @@ struct BFloat16Kernel : BFloat16Pairs {
   static constexpr int kRows = 16;
   static constexpr int kPanel = 32;
   static constexpr int kUnitStep = 16;
-  static constexpr int kStripRows = 32;
+  static constexpr int kStripRows = SR;
 
   static void multiply(const Product& p, int rows) {
     asm volatile("" ::: "memory");  // the tile intrinsics do not say that they read memory

@@ -82,19 +82,21 @@ bool pack_values(const PackedShape<Kernel>& shape, const TileRows& rows, float* 
   const Ints magnitude(0x7fffffff);
   Ints largest(0);
   const int end = round_up(rows.last, Kernel::kPanel);
-  for (int t = rows.first / Kernel::kPanel * Kernel::kPanel; t < end; t += Kernel::kElements) {
-    for (int d = 0; d < shape.dims; d += kWidth) {
-      Vec tokens[Kernel::kElements];
-      for (int i = 0; i < Kernel::kElements; ++i) {
-        const T* const row = reinterpret_cast<const T*>(rows.value[t + i]) + d;
-        const int count = shape.head_dim - d;
-        tokens[i] = count >= kWidth ? load(row) : load_tail(row, count);
-        largest = at::vec::maximum(largest, at::vec::cast<int32_t>(tokens[i]) & magnitude);
+  for (int d = 0; d < shape.dims; d += Kernel::kPanel) {
+    const int width = shape.panel_width(d);
+    int t = rows.first / Kernel::kPanel * Kernel::kPanel;
+    float* out = shape.value_panel(values, d) + t / Kernel::kElements * width;
+    for (; t < end; t += Kernel::kElements, out += width) {
+      for (int i = 0; i < width; i += kWidth) {
+        Vec tokens[Kernel::kElements];
+        for (int j = 0; j < Kernel::kElements; ++j) {
+          const T* const row = reinterpret_cast<const T*>(rows.value[t + j]) + d + i;
+          const int left = shape.head_dim - d - i;
+          tokens[j] = left >= kWidth ? load(row) : load_tail(row, left);
+          largest = at::vec::maximum(largest, at::vec::cast<int32_t>(tokens[j]) & magnitude);
+        }
+        store(out + i, Kernel::pack_tokens(tokens));
       }
-      const int column = d % Kernel::kPanel;
-      const int width = shape.panel_width(d - column);
-      store(shape.value_panel(values, d - column) + t / Kernel::kElements * width + column,
-            Kernel::pack_tokens(tokens));
     }
   }
   int32_t lanes[kWidth];

@@ -35,10 +35,11 @@ class PrefillWorker {
     KvRange keys;  // seen by at least one row
   };
 
-  void load_queries() {
+  __attribute__((noinline)) void load_queries() {
     const int padded = round_up(num_rows_, Kernel::kRows);
     const int units = shape_.key_units;
-    std::memset(work_.query, 0, int64_t{padded} * units * sizeof(float));
+    std::memset(work_.query + int64_t{num_rows_} * units, 0,
+                int64_t{padded - num_rows_} * units * sizeof(float));
     std::memset(work_.out, 0, int64_t{padded} * shape_.dims * sizeof(float));
     const float* const slopes = params_.masks.alibi_slopes;
     with_compute_type(params_.dtype, [&](auto type) {
@@ -55,7 +56,7 @@ class PrefillWorker {
       row.keys = visible_range(params_.masks, row.position, unit_->seq_len);
       row.alibi_slope = slopes ? slopes[head(i)] : 0.0f;
       row.reference = -kInfinity;
-      row.sum = 0.0f;
+      for (float& part : row.sum) part = 0.0f;
     }
   }
 
@@ -97,7 +98,7 @@ class PrefillWorker {
             {rows_[first].keys.begin, rows_[first + count - 1].keys.end}};
   }
 
-  void compute_scores(const Strip& strip, int from, int to) {
+  __attribute__((noinline)) void compute_scores(const Strip& strip, int from, int to) {
     const int units = round_up(shape_.head_dim / Kernel::kElements, Kernel::kUnitStep);
     for (int t = from; t < to; t += Kernel::kPanel) {
       Kernel::multiply({.a = query(strip.first),
@@ -106,24 +107,23 @@ class PrefillWorker {
                         .columns = Kernel::kPanel,
                         .units = units,
                         .c = work_.scores + t,
-                        .ldc = kTileTokens,
+                        .ldc = kScoreStride,
                         .accumulate = false},
                        strip.padded);
     }
   }
 
-  void compute_weights(const Strip& strip, const Logits& logits, int from, int to) {
+  __attribute__((noinline)) void compute_weights(const Strip& strip, const Logits& logits, int from, int to) {
     const bool scale_values = params_.cache.value.scale.kind == ScaleKind::kPerTokenHead;
     for (int i = 0; i < strip.count; ++i) {
       PrefillRow& row = rows_[strip.first + i];
-      float* const scores = work_.scores + i * kTileTokens;
+      float* const scores = work_.scores + i * kScoreStride;
       if (!logits.only_scaled) logits.finish(row, tile_, from, to, scores);
       hide_unseen(row, from, to, scores);
-      const bool met_keys = row.sum != 0.0f;
       const float correction =
           update_weights<Kernel>(logits.exponent_scale(),
                                  scale_values ? tile_.value_scale : nullptr, from, to, scores, row);
-      if (met_keys && correction != 1.0f) scale_row(out(strip.first + i), correction);
+      if (correction != 1.0f) scale_row(out(strip.first + i), correction);
     }
   }
 
@@ -147,11 +147,11 @@ class PrefillWorker {
                            column * masks.tree_mask_column_stride];
   }
 
-  void add_values(const Strip& strip, int from, int to) {
+  __attribute__((noinline)) void add_values(const Strip& strip, int from, int to) {
     for (int d = 0; d < shape_.dims; d += Kernel::kPanel) {
       const int width = shape_.panel_width(d);
       Kernel::multiply({.a = work_.scores + from / Kernel::kElements,
-                        .lda = kTileTokens,
+                        .lda = kScoreStride,
                         .b = shape_.value_panel(work_.values, d) + from / Kernel::kElements * width,
                         .columns = width,
                         .units = (to - from) / Kernel::kElements,
@@ -174,7 +174,7 @@ class PrefillWorker {
         if (position < row.keys.begin || position >= row.keys.end || !in_tree(row, position)) {
           continue;
         }
-        const float weight = Kernel::weight(work_.scores + i * kTileTokens, t);
+        const float weight = Kernel::weight(work_.scores + i * kScoreStride, t);
         float* const total = out(strip.first + i);
         for (int d = 0; d < shape_.head_dim; ++d) {
           if (!std::isfinite(value[d])) total[d] += weight * value[d];
@@ -187,14 +187,14 @@ class PrefillWorker {
     for (int d = 0; d < shape_.dims; d += kWidth) store(row + d, load(row + d) * Vec(factor));
   }
 
-  void write_results() {
+  __attribute__((noinline)) void write_results() {
     const float value_scale = common_scale(params_.cache.value.scale, unit_->kv_head);
     const float* const sinks = params_.masks.sinks;
     for (int i = 0; i < num_rows_; ++i) {
       const RowState row{.position = rows_[i].position,
                          .alibi_slope = 0.0f,
                          .max = rows_[i].reference * kLn2,
-                         .sum = rows_[i].sum};
+                         .sum = sum_lanes(load(rows_[i].sum))};
       const RowResult result = finish_softmax(row, sinks ? sinks + head(i) : nullptr);
       with_compute_type(params_.dtype, [&](auto type) {
         write_row(out(i), result.factor * value_scale, shape_.head_dim,

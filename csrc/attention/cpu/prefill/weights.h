@@ -19,8 +19,8 @@ struct PrefillRow {
   int token;  // within the unit
   KvRange keys;  // that causality and window leave
   float alibi_slope;
-  float reference;  // weights are 2^(logit * log2(e) - reference), the largest logit's about 1
-  float sum;        // of the weights
+  float reference;  // weights are 2^(logit * log2(e) - reference)
+  alignas(64) float sum[kWidth];  // of the weights, in parts
 };
 
 // What turns scores into logits, the same for all rows of a unit.
@@ -55,59 +55,45 @@ struct Logits {
   }
 };
 
-PAGEDATTN_ALWAYS_INLINE float largest_lane(Vec v) {
+// Not above: NaN.
+PAGEDATTN_ALWAYS_INLINE bool any_lane_above(Vec v, float limit) {
 #if defined(CPU_CAPABILITY_AVX512)
-  return _mm512_reduce_max_ps(v);
+  return _mm512_cmp_ps_mask(v, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
 #else
-  return max_lanes(v);
+  return (v > Vec(limit)).zero_mask() != (1 << kWidth) - 1;
 #endif
 }
 
-PAGEDATTN_ALWAYS_INLINE float total_of_lanes(Vec v) {
-#if defined(CPU_CAPABILITY_AVX512)
-  return _mm512_reduce_add_ps(v);
-#else
-  return sum_lanes(v);
-#endif
-}
-
-inline bool has_nan_or_positive_infinity(const float* values, int begin, int end) {
-  for (int t = begin; t < end; ++t) {
-    if (!(values[t] < kInfinity)) return true;
-  }
-  return false;
-}
+// The reference moves only when a weight would exceed 2^kHeadroom, so in most tiles nothing waits
+// for the maximum of a row, and nothing is rescaled.
+constexpr float kHeadroom = 8.0f;
 
 // Weights of scores[begin, end), of which those that the row does not see are -inf; begin and end
 // are multiples of 2 * kWidth. Returns the factor by which what was accumulated before has to
-// shrink. value_scale (null: none) goes into the weights, not into their sum.
+// shrink. value_scale (null: none) goes into the weights, not into their sum. A score of NaN or
+// +inf makes a weight of NaN, and so the whole row.
 template <typename Kernel>
 inline float update_weights(float exponent_scale, const float* value_scale, int begin, int end,
                             float* scores, PrefillRow& row) {
   Vec max[2] = {Vec(-kInfinity), Vec(-kInfinity)};
-  Vec total[2] = {Vec(0.0f), Vec(0.0f)};  // NaN if a score is, which the maximum may not show
   for (int t = begin; t < end; t += 2 * kWidth) {
 #pragma GCC unroll 2
     for (int i = 0; i < 2; ++i) {
-      const Vec score = load(scores + t + i * kWidth);
-      max[i] = max_ignoring_first_nan(score, max[i]);
-      total[i] = total[i] + score;
+      max[i] = max_ignoring_first_nan(load(scores + t + i * kWidth), max[i]);
     }
   }
-  const float row_max = largest_lane(max_ignoring_first_nan(max[0], max[1]));
-  const Vec all = total[0] + total[1];
-  const bool suspicious = row_max == kInfinity || (all != all).zero_mask() != (1 << kWidth) - 1;
-  if (suspicious && has_nan_or_positive_infinity(scores, begin, end)) {
-    const Vec nan(std::numeric_limits<float>::quiet_NaN());
-    for (int t = begin; t < end; t += 2 * kWidth) Kernel::store_weights(scores, t, nan, nan);
-    row.sum = std::numeric_limits<float>::quiet_NaN();
-    return 1.0f;
+  const Vec largest = max_ignoring_first_nan(max[0], max[1]) * Vec(exponent_scale);
+  float correction = 1.0f;
+  if (any_lane_above(largest, row.reference + kHeadroom)) {
+    const float reference = max_lanes(largest);
+    float lanes[kWidth];
+    store(lanes, exp2_weight<Kernel::kExpDegree>(Vec(row.reference - reference)));
+    correction = lanes[0];
+    row.reference = reference;
+    store(row.sum, load(row.sum) * Vec(correction));
   }
-
-  const float tile_reference = row_max * exponent_scale;
-  const float reference = row.reference < tile_reference ? tile_reference : row.reference;
   // While all logits are -inf their weights are 0, not 2^(-inf + inf) = NaN.
-  const Vec shift(reference == -kInfinity ? 0.0f : -reference);
+  const Vec shift(row.reference == -kInfinity ? 0.0f : -row.reference);
   const Vec factor(exponent_scale);
   Vec sum[2] = {Vec(0.0f), Vec(0.0f)};
   for (int t = begin; t < end; t += 2 * kWidth) {
@@ -124,14 +110,7 @@ inline float update_weights(float exponent_scale, const float* value_scale, int 
     }
     Kernel::store_weights(scores, t, weight[0], weight[1]);
   }
-  float correction = 1.0f;
-  if (row.reference != reference) {
-    float lanes[kWidth];
-    store(lanes, exp2_weight<Kernel::kExpDegree>(Vec(row.reference - reference)));
-    correction = lanes[0];
-  }
-  row.reference = reference;
-  row.sum = row.sum * correction + total_of_lanes(sum[0] + sum[1]);
+  store(row.sum, load(row.sum) + (sum[0] + sum[1]));
   return correction;
 }
 

@@ -18,7 +18,7 @@ class Workspace {
                              rows * shape.dims,
                              int64_t{kTileTokens} * shape.key_units,
                              int64_t{shape.kTokenUnits} * shape.dims,
-                             int64_t{kTileTokens} * Kernel::kStripRows,
+                             int64_t{kScoreStride} * Kernel::kStripRows,
                              int64_t{kWidth} * shape.key_units};
     float** const parts[] = {&query, &out, &keys, &values, &scores, &staging};
     constexpr int64_t kLine = 64 / sizeof(float);
@@ -31,6 +31,7 @@ class Workspace {
       *parts[i] = next;
       next += (sizes[i] + kLine - 1) / kLine * kLine;
     }
+    std::memset(query, 0, sizes[0] * sizeof(float));  // what lies past head_dim stays 0
     std::memset(staging, 0, sizes[5] * sizeof(float));
   }
   ~Workspace() { std::free(floats_); }
