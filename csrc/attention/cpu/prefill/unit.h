@@ -2,6 +2,8 @@
 // go through scores, weights and outputs while their scores are in the L1 cache.
 #pragma once
 
+#include <utility>
+
 #include "../softmax.h"
 #include "plan.h"
 #include "workspace.h"
@@ -35,7 +37,7 @@ class PrefillWorker {
     KvRange keys;  // seen by at least one row
   };
 
-  __attribute__((noinline)) void load_queries() {
+  void load_queries() {
     const int padded = round_up(num_rows_, Kernel::kRows);
     const int units = shape_.key_units;
     std::memset(work_.query + int64_t{num_rows_} * units, 0,
@@ -69,25 +71,48 @@ class PrefillWorker {
     const Logits logits(params_.masks, params_.scale * common_scale(cache.key.scale, unit_->kv_head),
                         cache.key.scale.kind == ScaleKind::kPerTokenHead);
     const KvRange keys = unit_->keys;
-    for (int begin = keys.begin / kTileTokens * kTileTokens; begin < keys.end;
-         begin += kTileTokens) {
-      find_rows(key, value, table, cache.block_size, begin, keys, tile_);
-      packer_.keys(shape_, tile_, work_.staging, work_.keys);
-      const bool finite = packer_.values(shape_, tile_, work_.values);
+    const auto find = [&](int begin, TileRows& rows) {
+      find_rows(key, value, table, cache.block_size, begin, keys, rows);
+    };
+    int begin = keys.begin / kTileTokens * kTileTokens;
+    if (begin < keys.end) find(begin, *next_);
+    for (; begin < keys.end; begin += kTileTokens) {
+      std::swap(tile_, next_);
+      packer_.keys(shape_, *tile_, work_.staging, work_.keys);
+      const bool finite = packer_.values(shape_, *tile_, work_.values);
       if (!finite) Kernel::zero_nonfinite(work_.values, int64_t{shape_.kTokenUnits} * shape_.dims);
+      const bool more = begin + kTileTokens < keys.end;
+      if (more) find(begin + kTileTokens, *next_);
       for (int first = 0; first < num_rows_; first += Kernel::kStripRows) {
-        const Strip strip = make_strip(first);
-        const KvRange seen = intersect(strip.keys, {begin, begin + kTileTokens});
-        if (seen.begin == seen.end) continue;
-        // Whole panels; what they hold beyond `seen` gets weight 0.
-        const int from = (seen.begin - begin) / Kernel::kPanel * Kernel::kPanel;
-        const int to = round_up(seen.end - begin, Kernel::kPanel);
-        compute_scores(strip, from, to);
-        compute_weights(strip, logits, from, to);
-        add_values(strip, from, to);
-        if (!finite) add_nonfinite_values(strip);
+        attend(make_strip(first), logits, finite);
+        if (more) prefetch_next(first);
       }
     }
+  }
+
+  // A share of the next tile to the L2 cache, while the arithmetic hides it.
+  void prefetch_next(int first_row) const {
+    const int row_bytes = shape_.head_dim * element_size_;
+    const int begin = kTileTokens * first_row / num_rows_;
+    const int end = kTileTokens * (first_row + Kernel::kStripRows) / num_rows_;
+    for (int t = begin; t < end && t < kTileTokens; ++t) {
+      for (int i = 0; i < row_bytes; i += 64) {
+        __builtin_prefetch(next_->key[t] + i, 0, 2);
+        __builtin_prefetch(next_->value[t] + i, 0, 2);
+      }
+    }
+  }
+
+  void attend(const Strip& strip, const Logits& logits, bool finite) {
+    const KvRange seen = intersect(strip.keys, {tile_->begin, tile_->begin + kTileTokens});
+    if (seen.begin == seen.end) return;
+    // Whole panels; what they hold beyond `seen` gets weight 0.
+    const int from = (seen.begin - tile_->begin) / Kernel::kPanel * Kernel::kPanel;
+    const int to = round_up(seen.end - tile_->begin, Kernel::kPanel);
+    compute_scores(strip, from, to);
+    compute_weights(strip, logits, from, to);
+    add_values(strip, from, to);
+    if (!finite) add_nonfinite_values(strip);
   }
 
   Strip make_strip(int first) const {
@@ -98,7 +123,7 @@ class PrefillWorker {
             {rows_[first].keys.begin, rows_[first + count - 1].keys.end}};
   }
 
-  __attribute__((noinline)) void compute_scores(const Strip& strip, int from, int to) {
+  void compute_scores(const Strip& strip, int from, int to) {
     const int units = round_up(shape_.head_dim / Kernel::kElements, Kernel::kUnitStep);
     for (int t = from; t < to; t += Kernel::kPanel) {
       Kernel::multiply({.a = query(strip.first),
@@ -113,29 +138,29 @@ class PrefillWorker {
     }
   }
 
-  __attribute__((noinline)) void compute_weights(const Strip& strip, const Logits& logits, int from, int to) {
+  void compute_weights(const Strip& strip, const Logits& logits, int from, int to) {
     const bool scale_values = params_.cache.value.scale.kind == ScaleKind::kPerTokenHead;
     for (int i = 0; i < strip.count; ++i) {
       PrefillRow& row = rows_[strip.first + i];
       float* const scores = work_.scores + i * kScoreStride;
-      if (!logits.only_scaled) logits.finish(row, tile_, from, to, scores);
+      if (!logits.only_scaled) logits.finish(row, *tile_, from, to, scores);
       hide_unseen(row, from, to, scores);
       const float correction =
           update_weights<Kernel>(logits.exponent_scale(),
-                                 scale_values ? tile_.value_scale : nullptr, from, to, scores, row);
+                                 scale_values ? tile_->value_scale : nullptr, from, to, scores, row);
       if (correction != 1.0f) scale_row(out(strip.first + i), correction);
     }
   }
 
   void hide_unseen(const PrefillRow& row, int from, int to, float* scores) const {
-    const int begin = row.keys.begin - tile_.begin;
-    const int end = row.keys.end - tile_.begin;
+    const int begin = row.keys.begin - tile_->begin;
+    const int end = row.keys.end - tile_->begin;
     for (int t = from; t < begin && t < to; ++t) scores[t] = -kInfinity;
     for (int t = end > from ? end : from; t < to; ++t) scores[t] = -kInfinity;
     if (params_.masks.tree_mask == nullptr) return;
-    const int first_draft = unit_->seq_len - unit_->query_len - tile_.begin;
+    const int first_draft = unit_->seq_len - unit_->query_len - tile_->begin;
     for (int t = first_draft > from ? first_draft : from; t < to && t < end; ++t) {
-      if (!in_tree(row, tile_.begin + t)) scores[t] = -kInfinity;
+      if (!in_tree(row, tile_->begin + t)) scores[t] = -kInfinity;
     }
   }
 
@@ -147,7 +172,7 @@ class PrefillWorker {
                            column * masks.tree_mask_column_stride];
   }
 
-  __attribute__((noinline)) void add_values(const Strip& strip, int from, int to) {
+  void add_values(const Strip& strip, int from, int to) {
     for (int d = 0; d < shape_.dims; d += Kernel::kPanel) {
       const int width = shape_.panel_width(d);
       Kernel::multiply({.a = work_.scores + from / Kernel::kElements,
@@ -166,11 +191,11 @@ class PrefillWorker {
   // them, and 0 * NaN is NaN. Rare, so element by element.
   void add_nonfinite_values(const Strip& strip) {
     alignas(64) float value[kMaxHeadDim];
-    for (int t = tile_.first; t < tile_.last; ++t) {
-      packer_.read(tile_.value[t], shape_.head_dim, value);
+    for (int t = tile_->first; t < tile_->last; ++t) {
+      packer_.read(tile_->value[t], shape_.head_dim, value);
       for (int i = 0; i < strip.count; ++i) {
         const PrefillRow& row = rows_[strip.first + i];
-        const int position = tile_.begin + t;
+        const int position = tile_->begin + t;
         if (position < row.keys.begin || position >= row.keys.end || !in_tree(row, position)) {
           continue;
         }
@@ -187,7 +212,7 @@ class PrefillWorker {
     for (int d = 0; d < shape_.dims; d += kWidth) store(row + d, load(row + d) * Vec(factor));
   }
 
-  __attribute__((noinline)) void write_results() {
+  void write_results() {
     const float value_scale = common_scale(params_.cache.value.scale, unit_->kv_head);
     const float* const sinks = params_.masks.sinks;
     for (int i = 0; i < num_rows_; ++i) {
@@ -220,7 +245,9 @@ class PrefillWorker {
   Workspace<Kernel> work_;
   const PrefillUnit* unit_ = nullptr;
   int num_rows_ = 0;
-  TileRows tile_;
+  TileRows tiles_[2];
+  TileRows* tile_ = &tiles_[0];
+  TileRows* next_ = &tiles_[1];
   PrefillRow rows_[kMaxPrefillRows];
 };
 
