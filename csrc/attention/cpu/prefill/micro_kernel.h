@@ -15,9 +15,6 @@
 
 #include "../../../common/cpu/simd.h"
 
-#ifndef SR
-#define SR 32
-#endif
 namespace pagedattn::PAGEDATTN_ISA {
 
 struct Product {

@@ -75,7 +75,7 @@ struct BFloat16Kernel : BFloat16Pairs {
   static constexpr int kRows = 16;
   static constexpr int kPanel = 32;
   static constexpr int kUnitStep = 16;
-  static constexpr int kStripRows = SR;
+  static constexpr int kStripRows = 32;
 
   static void multiply(const Product& p, int rows) {
     asm volatile("" ::: "memory");  // the tile intrinsics do not say that they read memory
@@ -134,7 +134,8 @@ struct BFloat16Kernel : BFloat16Pairs {
   }
 };
 
-// Gives this thread tiles of 16 rows by 64 bytes, and back what it had: oneDNN, say, may rely on it.
+// Gives this thread tiles of 16 rows by 64 bytes, and back what it had: oneDNN, say, may rely on
+// it.
 class TileConfiguration {
  public:
   TileConfiguration() {
@@ -172,9 +173,7 @@ class TileConfiguration {
 
 using BFloat16Kernel = RegisterKernel<BFloat16Pairs>;
 
-struct TileConfiguration {
-  TileConfiguration() {}
-};
+struct TileConfiguration {};
 
 #endif
 

@@ -1,7 +1,8 @@
 // A tile of K and V from the paged cache into the panels that the micro-kernel multiplies with:
 //
 //   keys    panels of kPanel tokens    [panel][unit of head_dim][token]    (transposed)
-//   values  panels of kPanel dims      [panel][unit of tokens][dim]        (the last may be narrower)
+//   values  panels of kPanel dims      [panel][unit of tokens][dim]        (the last may be
+//   narrower)
 //
 // Paid once per tile for all query rows of a unit.
 #pragma once
@@ -82,20 +83,28 @@ bool pack_values(const PackedShape<Kernel>& shape, const TileRows& rows, float* 
   const Ints magnitude(0x7fffffff);
   Ints largest(0);
   const int end = round_up(rows.last, Kernel::kPanel);
-  for (int d = 0; d < shape.dims; d += Kernel::kPanel) {
-    const int width = shape.panel_width(d);
-    int t = rows.first / Kernel::kPanel * Kernel::kPanel;
-    float* out = shape.value_panel(values, d) + t / Kernel::kElements * width;
-    for (; t < end; t += Kernel::kElements, out += width) {
-      for (int i = 0; i < width; i += kWidth) {
-        Vec tokens[Kernel::kElements];
-        for (int j = 0; j < Kernel::kElements; ++j) {
-          const T* const row = reinterpret_cast<const T*>(rows.value[t + j]) + d + i;
-          const int left = shape.head_dim - d - i;
-          tokens[j] = left >= kWidth ? load(row) : load_tail(row, left);
-          largest = at::vec::maximum(largest, at::vec::cast<int32_t>(tokens[j]) & magnitude);
-        }
-        store(out + i, Kernel::pack_tokens(tokens));
+  for (int t = rows.first / Kernel::kPanel * Kernel::kPanel; t < end; t += Kernel::kElements) {
+    const T* tokens[Kernel::kElements];
+    for (int i = 0; i < Kernel::kElements; ++i) {
+      tokens[i] = reinterpret_cast<const T*>(rows.value[t + i]);
+    }
+    const auto pack = [&](int d, float* out, const auto& load_value) {
+      Vec elements[Kernel::kElements];
+      for (int i = 0; i < Kernel::kElements; ++i) {
+        elements[i] = load_value(tokens[i] + d);
+        largest = at::vec::maximum(largest, at::vec::cast<int32_t>(elements[i]) & magnitude);
+      }
+      store(out, Kernel::pack_tokens(elements));
+    };
+    for (int d = 0; d < shape.dims; d += Kernel::kPanel) {
+      const int width = shape.panel_width(d);
+      float* const out = shape.value_panel(values, d) + t / Kernel::kElements * width;
+      int i = 0;
+      for (; i < width && d + i + kWidth <= shape.head_dim; i += kWidth) {
+        pack(d + i, out + i, [](const T* p) { return load(p); });
+      }
+      if (i < width) {
+        pack(d + i, out + i, [&](const T* p) { return load_tail(p, shape.head_dim - d - i); });
       }
     }
   }

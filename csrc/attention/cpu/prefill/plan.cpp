@@ -87,9 +87,8 @@ PrefillPlan::PrefillPlan(const AttentionParams& params, int64_t num_threads) {
       add_units(params, sequence, row, std::min(tokens, sequence.query_len - row), heads, units);
     }
   }
-  std::stable_sort(
-      units.begin(), units.end(),
-      [](const PrefillUnit& a, const PrefillUnit& b) { return cost(a) > cost(b); });
+  std::stable_sort(units.begin(), units.end(),
+                   [](const PrefillUnit& a, const PrefillUnit& b) { return cost(a) > cost(b); });
   num_units_ = static_cast<int64_t>(units.size());
   units_ = new PrefillUnit[units.size()];
   std::copy(units.begin(), units.end(), units_);

@@ -7,14 +7,7 @@ namespace pagedattn::PAGEDATTN_ISA {
 
 // Tiles are counted from token 0, so a row meets its keys in the same groups whatever unit it is
 // computed in: chunks of a prefill give the bits of the whole.
-#ifndef TT
-#define TT 256
-#endif
-#ifndef PADS
-#define PADS 16
-#endif
-constexpr int kTileTokens = TT;
-constexpr int kScoreStride = kTileTokens + PADS;
+constexpr int kTileTokens = 256;
 
 // Stands for tokens of the tile that no row of the unit sees.
 alignas(64) constexpr float kZeroRow[kMaxHeadDim] = {};

@@ -33,7 +33,7 @@ class PrefillWorker {
   struct Strip {
     int first;  // row of the unit
     int count;
-    int padded;   // a multiple of the micro-kernel's rows
+    int padded;    // a multiple of the micro-kernel's rows
     KvRange keys;  // seen by at least one row
   };
 
@@ -53,8 +53,7 @@ class PrefillWorker {
     for (int i = 0; i < num_rows_; ++i) {
       PrefillRow& row = rows_[i];
       row.token = i / unit_->num_heads;
-      row.position =
-          query_position(unit_->first_row + row.token, unit_->query_len, unit_->seq_len);
+      row.position = query_position(unit_->first_row + row.token, unit_->query_len, unit_->seq_len);
       row.keys = visible_range(params_.masks, row.position, unit_->seq_len);
       row.alibi_slope = slopes ? slopes[head(i)] : 0.0f;
       row.reference = -kInfinity;
@@ -66,9 +65,9 @@ class PrefillWorker {
     const KvCacheView& cache = params_.cache;
     const RowFinder key(cache.key, element_size_, unit_->kv_head);
     const RowFinder value(cache.value, element_size_, unit_->kv_head);
-    const int32_t* const table =
-        params_.block_tables + unit_->seq * params_.block_table_stride;
-    const Logits logits(params_.masks, params_.scale * common_scale(cache.key.scale, unit_->kv_head),
+    const int32_t* const table = params_.block_tables + unit_->seq * params_.block_table_stride;
+    const Logits logits(params_.masks,
+                        params_.scale * common_scale(cache.key.scale, unit_->kv_head),
                         cache.key.scale.kind == ScaleKind::kPerTokenHead);
     const KvRange keys = unit_->keys;
     const auto find = [&](int begin, TileRows& rows) {
@@ -119,7 +118,9 @@ class PrefillWorker {
     const int left = num_rows_ - first;
     const int count = left < Kernel::kStripRows ? left : Kernel::kStripRows;
     // Later rows see later keys.
-    return {first, count, round_up(count, Kernel::kRows),
+    return {first,
+            count,
+            round_up(count, Kernel::kRows),
             {rows_[first].keys.begin, rows_[first + count - 1].keys.end}};
   }
 
@@ -145,9 +146,9 @@ class PrefillWorker {
       float* const scores = work_.scores + i * kScoreStride;
       if (!logits.only_scaled) logits.finish(row, *tile_, from, to, scores);
       hide_unseen(row, from, to, scores);
-      const float correction =
-          update_weights<Kernel>(logits.exponent_scale(),
-                                 scale_values ? tile_->value_scale : nullptr, from, to, scores, row);
+      const float correction = update_weights<Kernel>(logits.exponent_scale(),
+                                                      scale_values ? tile_->value_scale : nullptr,
+                                                      from, to, scores, row);
       if (correction != 1.0f) scale_row(out(strip.first + i), correction);
     }
   }

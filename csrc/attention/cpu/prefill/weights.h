@@ -16,10 +16,10 @@ constexpr float kLn2 = 0.693147180559945309f;
 // One query row: its place, and its softmax over the keys met so far.
 struct PrefillRow {
   int position;
-  int token;  // within the unit
+  int token;     // within the unit
   KvRange keys;  // that causality and window leave
   float alibi_slope;
-  float reference;  // weights are 2^(logit * log2(e) - reference)
+  float reference;                // weights are 2^(logit * log2(e) - reference)
   alignas(64) float sum[kWidth];  // of the weights, in parts
 };
 

@@ -9,6 +9,10 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
+// Row stride of a strip's scores: not a multiple of the page size, so that rows do not share lines
+// of the L1 cache.
+constexpr int kScoreStride = kTileTokens + 16;
+
 template <typename Kernel>
 class Workspace {
  public:
