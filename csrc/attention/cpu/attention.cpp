@@ -1,6 +1,6 @@
 // Attention over the paged cache, as units of work that one thread each does. Sequences with many
-// query tokens take matrix products over packed tiles (prefill/); decode (V1, and V2's partitions)
-// and sequences with few query tokens are bound by memory and read the cache in place.
+// query rows take matrix products over packed tiles (prefill/); decode (V1, and V2's partitions)
+// and sequences with few query rows are bound by memory and read the cache in place.
 #include "../../common/cpu/parallel.h"
 #include "../../common/cpu/rows.h"
 #include "decode_unit.h"
@@ -12,7 +12,7 @@ namespace pagedattn::PAGEDATTN_ISA {
 
 void attention(const AttentionParams& params, Stream) {
   const PrefillPlan prefill_plan(params, num_threads());
-  const WorkPlan plan(params);
+  const WorkPlan plan(params, num_threads());
   UnitQueue prefill_queue(prefill_plan.num_units());
   UnitQueue queue(plan.num_units());
   on_threads(prefill_plan.num_units() + plan.num_units(), [&] {

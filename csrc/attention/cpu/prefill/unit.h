@@ -220,7 +220,7 @@ class PrefillWorker {
       const RowState row{.position = rows_[i].position,
                          .alibi_slope = 0.0f,
                          .max = rows_[i].reference * kLn2,
-                         .sum = sum_lanes(load(rows_[i].sum))};
+                         .sum = load(rows_[i].sum)};
       const RowResult result = finish_softmax(row, sinks ? sinks + head(i) : nullptr);
       with_compute_type(params_.dtype, [&](auto type) {
         write_row(out(i), result.factor * value_scale, shape_.head_dim,
