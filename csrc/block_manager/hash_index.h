@@ -75,8 +75,6 @@ class HashIndex {
 
   std::int64_t size() const { return size_; }
 
-  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
-
   // First id stored under `hash` that `matches(id)` accepts, else kNone.
   template <typename Matches>
   std::int32_t find(std::uint64_t hash, Matches matches) const {
