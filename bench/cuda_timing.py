@@ -6,6 +6,7 @@ recorded with the results and never set.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,19 @@ class GraphTimer:
     def empty_l2(self) -> None:
         """Fills it with what no one needs, by reading: lines that were written cost a write."""
         self.other_memory.sum()
+
+
+def synchronised(run: Callable[[int], Any]) -> Timed:
+    """A stop watch of what no graph can capture, the host's part included."""
+
+    def timed(layer: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run(layer)
+        torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    return timed
 
 
 def equal_copy(problem: Problem) -> Contestant:

@@ -18,7 +18,7 @@ BLOCK_SIZES = (16, 128)  # the one that ours has, and vLLM's default on CPUs
 CACHE_DTYPES = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
 
 
-class VllmCpu(Peer):
+class VllmCpu(Peer[Problem]):
     devices = ("cpu",)
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def contestant(problem: Problem, block_size: int) -> Contestant:
     ]
     tables = block_tables(shape.seq_lens, block_size)
     slots = slots_of(tables, shape.seq_lens, block_size)
-    storage = torch.empty(
+    storage = torch.zeros(
         problem.num_layers,
         int(tables.max()) + 1,
         shape.num_kv_heads,
