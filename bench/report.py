@@ -56,10 +56,10 @@ def print_group(group: Group) -> None:
 
 
 def duration(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.2f} {unit}"
-    return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e9:.1f} ns"
 
 
 def write_json(path: Path, machine: dict[str, Any], groups: list[Group]) -> None:
