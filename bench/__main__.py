@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import attention, block_manager, cache, peers
+from . import attention, block_manager, cache, cascade, peers
 from .machine import describe
 from .measure import WrongResult
 from .options import Options, note
@@ -36,6 +36,7 @@ SUBJECTS: dict[str, Subject] = {
     "decode": Subject(lambda options: attention.groups("decode", options), peers.ATTENTION),
     "prefill": Subject(lambda options: attention.groups("prefill", options), peers.ATTENTION),
     "cache": Subject(cache.groups, {}),
+    "cascade": Subject(cascade.groups, {}),
     "block_manager": Subject(block_manager.groups, peers.BLOCK_MANAGERS),
 }
 

@@ -70,9 +70,9 @@ def bench_case(case: presets.Case, options: Options) -> Group:
 
 def reads(problem: Problem) -> list[Contestant]:
     if problem.query.device.type == "cuda":
-        return [cuda_timing.equal_copy(problem)]
+        return [cuda_timing.equal_copy(problem.shape.kv_bytes)]
     return [
-        Contestant("raw read", raw_read.linear(problem)),
+        Contestant("raw read", raw_read.linear(list(problem.storage), problem.shape.kv_bytes)),
         Contestant("read in table order", raw_read.table_order(problem)),
     ]
 

@@ -12,6 +12,7 @@ import random
 import resource
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -74,18 +75,20 @@ def new_prompts(num_blocks: int, as_list: bool = False) -> Contestant:
     """Each prompt starts with a token of its own, so that nothing of it is cached."""
     manager = BlockManager(num_blocks, BLOCK_SIZE)
     tokens, first = random_tokens(), itertools.count(50_000)
-    token_list = tokens.tolist()
+    prompt: list[Any] = []
 
-    def next_prompt() -> None:
+    def make_prompt() -> None:
+        """Just before the call, as a tokenizer does."""
+        tokens[0] = next(first)
+        prompt[:] = [tokens.tolist() if as_list else tokens.copy()]
+
+    def free() -> None:
         manager.free("r")
-        tokens[0] = token_list[0] = next(first)
+        make_prompt()
 
+    make_prompt()
     name = f"{num_blocks:,} blocks" + (", token list" if as_list else "")
-    return Contestant(
-        name,
-        lambda layer: manager.allocate("r", token_list if as_list else tokens),
-        after=next_prompt,
-    )
+    return Contestant(name, lambda layer: manager.allocate("r", prompt[0]), after=free)
 
 
 def cached_prompt(num_blocks: int) -> Contestant:
@@ -157,7 +160,10 @@ def resident_bytes() -> int:
 
 
 def bytes_per_block(num_blocks: int) -> tuple[float, float]:
-    """Resident bytes per block of a manager whose every block is cached, without the tokens."""
+    """Resident bytes per block of a manager, empty and with every block cached.
+
+    The tokens kept for comparison, four bytes each and reserved at construction, are left out.
+    """
     gc.collect()
     before = resident_bytes()
     manager = BlockManager(num_blocks, BLOCK_SIZE)
@@ -168,8 +174,8 @@ def bytes_per_block(num_blocks: int) -> tuple[float, float]:
     manager.allocate("r", tokens)
     manager.free("r")
     full = resident_bytes() - with_tokens + empty - before
-    # The freed request's table and the caller's buffer are not the cache's.
-    return (empty - before) / num_blocks, (full - length * 8) / num_blocks
+    kept = length * 4
+    return (empty - before - kept) / num_blocks, (full - kept) / num_blocks
 
 
 def soak(num_operations: int) -> list[tuple[int, float]]:

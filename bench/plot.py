@@ -82,7 +82,7 @@ def draw_panel(axis: Axes, title: str, members: Sequence[Placed], names: Sequenc
             for timing in timings
             if timing.name == name
         ]
-        ours = name == "pagedattn"
+        ours = name == members[0][1][1].name
         axis.plot(
             [x for x, _ in points],
             [y for _, y in points],

@@ -28,7 +28,7 @@ struct KernelTable {
 };
 
 const KernelTable& cpu_kernels();   // of the best instruction set that this CPU has
-const char* cpu_isa_name();         // "generic", "avx2" or "avx512": which table cpu_kernels() is
+const char* cpu_isa_name();         // "generic", "avx2", ...: which table cpu_kernels() is
 const KernelTable& cuda_kernels();  // only in builds with the CUDA half
 
 }  // namespace pagedattn

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bench import block_manager, cache, presets, problem
+from bench import block_manager, cache, cascade, presets, problem
 from bench.report import Place
 from bench.shapes import AttentionShape
 
@@ -26,8 +26,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setitem(presets.PRESETS, ("decode", "quick"), [decode])
     monkeypatch.setitem(presets.PRESETS, ("prefill", "quick"), [prefill])
-    for module in (problem, cache):
+    for module in (problem, cache, cascade):
         monkeypatch.setattr(module, "last_level_cache_bytes", lambda: 1 << 15)
     monkeypatch.setattr(cache, "NUM_TOKENS", {"quick": (16,)})
     monkeypatch.setattr(cache, "CALLS", 2)
+    monkeypatch.setattr(cascade, "shapes", lambda preset: [cascade.SharedPrefix(2, 32, 5)])
     monkeypatch.setattr(block_manager, "POOLS", (500, 600))

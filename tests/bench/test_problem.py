@@ -73,7 +73,7 @@ def test_reads_in_table_order_cover_each_block_once(layout: str):
 
 def test_raw_reads_run():
     problem = build(RAGGED, 2)
-    raw_read.linear(problem)(1)
+    raw_read.linear(list(problem.storage), problem.shape.kv_bytes)(1)
     raw_read.table_order(problem)(1)
 
 

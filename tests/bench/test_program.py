@@ -58,6 +58,13 @@ def test_cache(words: str, capsys: pytest.CaptureFixture[str]):
     assert "memcpy" in capsys.readouterr().out
 
 
+def test_cascade(capsys: pytest.CaptureFixture[str]):
+    assert main(["cascade", *QUICK]) == 0
+    table = capsys.readouterr().out
+    assert "two passes" in table
+    assert "one pass" in table
+
+
 @pytest.mark.parametrize("words", ["allocate prompt", "free", "decode"])
 def test_block_manager(words: str, capsys: pytest.CaptureFixture[str]):
     assert main(["block_manager", "--peers", "none", "--only", words, *QUICK]) == 0

@@ -15,15 +15,20 @@ struct InstructionSet {
   bool (*supported)();
 };
 
+#if defined(__x86_64__)
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("fma");
+}
+#endif
+
 // From best to least.
 const InstructionSet kInstructionSets[] = {
 #if defined(__x86_64__)
-    {"avx512", &avx512::kernel_table,
-     [] {
-       return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-              __builtin_cpu_supports("fma");
-     }},
+    {"avx512_bf16", &avx512_bf16::kernel_table,
+     [] { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }},
+    {"avx512", &avx512::kernel_table, has_avx512},
     {"avx2", &avx2::kernel_table,
      [] {
        return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

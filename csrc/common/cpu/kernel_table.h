@@ -14,5 +14,8 @@ extern const KernelTable kernel_table;
 namespace avx512 {
 extern const KernelTable kernel_table;
 }
+namespace avx512_bf16 {
+extern const KernelTable kernel_table;
+}
 
 }  // namespace pagedattn
