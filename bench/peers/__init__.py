@@ -18,6 +18,7 @@ ATTENTION = {
     "sdpa": "sdpa:Sdpa",
     "vllm-cpu": "vllm_cpu:VllmCpu",
     "flex": "flex:Flex",
+    "openvino": "openvino:OpenVino",
     "vllm": "vllm_cuda:VllmCuda",
     "flashinfer": "flashinfer:FlashInfer",
     "flash-attn": "flash_attn:FlashAttn",

