@@ -24,7 +24,7 @@ ATTENTION = {
     "flash-attn": "flash_attn:FlashAttn",
 }
 BLOCK_MANAGERS = {"vllm": "vllm_blocks:VllmBlocks"}
-MEMORY_LEFT_ALONE = 2 << 30  # bytes
+MEMORY_LEFT_ALONE = 4 << 30  # bytes
 
 
 class Unsupported(Exception):
