@@ -9,7 +9,7 @@
 namespace pagedattn::PAGEDATTN_ISA {
 
 void attention(const AttentionParams& params, Stream) {
-  const WorkPlan plan(params);
+  const WorkPlan plan(params, num_threads());
   with_storage_type(params.cache.dtype, [&](auto type) {
     parallel_units(plan.num_units(), [&](int64_t index) {
       Unit unit;
