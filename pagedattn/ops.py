@@ -33,7 +33,7 @@ class BuildInfo(NamedTuple):
     cuda_archs: list[str]
     """GPU architectures of the CUDA half, e.g. `["sm_80", "sm_90", "compute_120"]`."""
     cpu_isa: str
-    """Instruction set of the CPU kernels in use: `generic`, `avx2`, `avx512` or `avx512_bf16`."""
+    """Instruction set of the CPU kernels in use: `generic`, `avx2`, `avx512`, `avx512_bf16`, ..."""
 
 
 def build_info() -> BuildInfo:
