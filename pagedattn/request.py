@@ -84,6 +84,10 @@ class Request:
     def num_uncomputed_tokens(self) -> int:
         return len(self.token_ids) - self.num_computed_tokens
 
+    def next_token_ids(self, count: int) -> list[int]:
+        """The first ``count`` of the uncomputed tokens."""
+        return self.token_ids[self.num_computed_tokens : self.num_computed_tokens + count]
+
     @property
     def is_decoding(self) -> bool:
         """Only the newest token is still to be computed."""

@@ -128,21 +128,35 @@ class Scheduler:
         request.finish(reason)
 
     def _continue_running(self, step: Step) -> None:
+        counts: dict[Request, int] = {}
+        budget = step.budget
         # Decodes first: a prompt that resumes must not hold up everyone's next token.
         for request in sorted(self.running.values(), key=lambda r: (not r.is_decoding, r.urgency)):
-            count = min(request.num_uncomputed_tokens, step.budget)
-            if request.state is not RequestState.RUNNING or count == 0:
-                continue
-            if self._grow(request, count, step):
-                step.add(request, count)
+            count = min(request.num_uncomputed_tokens, budget)
+            if count > 0:
+                counts[request] = count
+                budget -= count
+        requests = list(counts)
+        result = self.block_manager.append_batch(
+            [request.sequence_id for request in requests],
+            [token_id for r, count in counts.items() for token_id in r.next_token_ids(count)],
+            list(counts.values()),
+        )
+        step.copies += result.copies
+        failed = [requests[i] for i in result.failed]
+        for request in requests:
+            if request not in failed:
+                step.add(request, counts[request])
+        for request in failed:
+            if request.state is RequestState.RUNNING and self._grow(request, counts[request], step):
+                step.add(request, counts[request])
 
     def _grow(self, request: Request, count: int, step: Step) -> bool:
         """Appends the next ``count`` tokens, at the expense of less urgent requests if need be.
 
         False: the request itself was the least urgent one.
         """
-        start = request.num_computed_tokens
-        token_ids = request.token_ids[start : start + count]
+        token_ids = request.next_token_ids(count)
         while True:
             try:
                 result = self.block_manager.append(request.sequence_id, token_ids)

@@ -1,7 +1,10 @@
 """Greedy output equals that of the model's own ``generate``, however the work is cut up."""
 
+from unittest import mock
+
 import pytest
 
+from pagedattn import cascade
 from pagedattn.engine import Engine
 from pagedattn.sampling import SamplingParams
 
@@ -68,6 +71,21 @@ def test_without_chunked_prefill(case):
         enable_chunked_prefill=False,
     )
     check(case, engine, engine.generate(case[2], GREEDY))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss-sinks"])
+def test_a_long_shared_prefix_is_attended_to_once(family):
+    model = tiny_model(family)
+    prompts = [tiny_prompt(600) + tiny_prompt(1 + 3 * i, seed=i) for i in range(8)]
+    params = SamplingParams(temperature=0.0, max_tokens=4)
+    expected = [reference_answer(model, prompt, 4) for prompt in prompts]
+    engine = Engine(tiny_model(family), block_size=16, num_blocks=128)
+    two_passes = cascade.attend_in_two_passes
+    with mock.patch.object(cascade, "attend_in_two_passes", side_effect=two_passes) as spy:
+        outputs = engine.generate(prompts, params)
+    num_layers = {"llama": 2, "gpt-oss-sinks": 1}[family]  # without a window
+    assert spy.call_count == 3 * num_layers  # each decode step
+    assert_greedy(model, prompts, answers(outputs), expected)
 
 
 def test_smollm2(smollm2, smollm2_engine):

@@ -120,4 +120,26 @@ __device__ __forceinline__ void store_float(void* data, int64_t index, DType dty
   }
 }
 
+template <typename T, int N>
+__device__ __forceinline__ void store_converted(T* to, const float (&values)[N]) {
+  Vec<T, N> vec;
+#pragma unroll
+  for (int e = 0; e < N; ++e) vec[e] = from_float<T>(values[e]);
+  store_vec(to, vec);
+}
+
+// The same for N neighbours, as one access.
+template <int N>
+__device__ __forceinline__ void store_floats(void* data, int64_t index, DType dtype,
+                                             const float (&values)[N]) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return store_converted(static_cast<__half*>(data) + index, values);
+    case DType::kBFloat16:
+      return store_converted(static_cast<__nv_bfloat16*>(data) + index, values);
+    default:
+      return store_converted(static_cast<float*>(data) + index, values);
+  }
+}
+
 }  // namespace pagedattn

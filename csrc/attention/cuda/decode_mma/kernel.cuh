@@ -12,8 +12,6 @@
 #include "../../../common/cuda/shared_memory.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
 #include "../../params.h"
-#include "../../visibility.h"
-#include "../sequence.cuh"
 #include "epilogue.cuh"
 #include "fragments.cuh"
 #include "loader.cuh"
@@ -21,6 +19,7 @@
 #include "query.cuh"
 #include "softmax.cuh"
 #include "tile.h"
+#include "work.cuh"
 
 namespace pagedattn {
 
@@ -36,9 +35,90 @@ struct DecodeMmaConfig {
   int team_warps;  // 2 or 4 in kUpTo64, else 1
   bool aligned_query;
   bool aligned_out;
+  decode_mma::RowStrides key_strides;
+  decode_mma::RowStrides value_strides;
 };
 
 namespace decode_mma {
+
+// Where a thread stands. The shuffle tells the compiler that the warp's number is the same in all
+// its lanes.
+template <bool kTeams>
+struct Place {
+  int warp;
+  int lane;
+  Team<kTeams> team;
+
+  __device__ __forceinline__ explicit Place(int team_warps)
+      : warp(__shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0)),
+        lane(threadIdx.x % kWarpSize),
+        team(warp, team_warps) {}
+};
+
+// A warp's softmax states and outputs of its heads over its tokens.
+template <typename T, int kHeadDim, typename Layout, bool kTeams>
+__device__ __forceinline__ void attend(const AttentionParams& params, const DecodeMmaConfig& config,
+                                       const CtaWork& work, const Place<kTeams>& place,
+                                       unsigned char* shared, LazySoftmax<T, Layout>& softmax,
+                                       typename Layout::Output& out) {
+  using Tile = decode_mma::Tile<kHeadDim>;
+  const auto& [warp, lane, team] = place;
+  unsigned char* const team_tiles = shared + team.index * team.warps * Tile::kWarpBytes;
+  const int32_t team_token =
+      work.visible.begin / kGroupTokens * kGroupTokens + team.index * team.warps * kTileTokens;
+  const int32_t warp_token = team_token + team.member * kTileTokens;
+  unsigned char* const query_rows = shared + SharedLayout<kHeadDim>::kQuery;
+
+  // The query goes first: it is waited for before the first tile.
+  stage_query<T, kHeadDim>(query_rows, kTeams ? team.warps * Layout::kHeads : Layout::kHeads,
+                           params, work, config.aligned_query);
+  ptx::cp_async_commit();
+  TileLoader<Tile> loader(params, config.key_strides, config.value_strides, work.seq, work.kv_head,
+                          ptx::shared_address(shared + warp * Tile::kWarpBytes), lane);
+  fill_pipeline(loader, params, warp_token, work.visible.end);
+  ptx::cp_async_wait<Tile::kStages>();
+  __syncthreads();
+  const typename Layout::Query query(
+      ptx::shared_address(query_rows + team.member * Layout::kHeads * Tile::kRowBytes), lane);
+  compute_tiles<T, Tile, Layout>(params, work, team, team_token, team_tiles, loader, query, lane,
+                                 softmax, out);
+  softmax.reduce_sums();
+}
+
+// Merges the warps. The teams' last barriers have freed the tiles, and no copy is on its way.
+template <typename T, int kHeadDim, typename Layout, bool kTeams>
+__device__ __forceinline__ void finish(const AttentionParams& params, const CtaWork& work,
+                                       const Place<kTeams>& place, const OutputRows& rows,
+                                       bool aligned_out, unsigned char* shared,
+                                       const LazySoftmax<T, Layout>& softmax,
+                                       const typename Layout::Output& out) {
+  const auto& [warp, lane, team] = place;
+  const int num_parts = kTeams ? kWarps / team.warps : kWarps;
+  auto& states = *reinterpret_cast<WarpStates*>(shared + SharedLayout<kHeadDim>::kStates);
+  Layout::store(reinterpret_cast<float*>(shared + warp * Tile<kHeadDim>::kWarpBytes), out, lane);
+  if ((lane & Layout::kTokenLanes) == 0) {
+#pragma unroll
+    for (int s = 0; s < 2; ++s) {
+      const int entry =
+          (team.member * Layout::kHeads + Layout::head(lane, s)) * num_parts + team.index;
+      states.reference[entry] = -softmax.minus_reference[s];
+      states.sum[entry] = softmax.sum[s];
+    }
+  }
+  __syncthreads();
+  merge_states<kMaxParts<kTeams>>(states, params, rows, work.first_head, work.num_heads, num_parts);
+  __syncthreads();
+  const auto write = [&]<int kVec>() {
+    write_rows<Layout, kHeadDim, kMaxParts<kTeams>, kVec>(
+        rows, work.num_heads, params.cache.head_dim, reinterpret_cast<const float*>(shared), states,
+        num_parts);
+  };
+  if (aligned_out) {
+    write.template operator()<kOutVec>();
+  } else {
+    write.template operator()<1>();
+  }
+}
 
 template <typename T, int kHeadDim, GroupClass kGroup>
 __device__ __forceinline__ void decode_cta(const AttentionParams& params,
@@ -46,68 +126,23 @@ __device__ __forceinline__ void decode_cta(const AttentionParams& params,
   constexpr bool kTeams = kGroup == GroupClass::kUpTo64;
   using Layout = std::conditional_t<kGroup == GroupClass::kUpTo8, HeadsAsColumns<T, kHeadDim>,
                                     HeadsAsRows<T, kHeadDim>>;
-  using Tile = decode_mma::Tile<kHeadDim>;
-  using Shared = SharedLayout<kHeadDim>;
-
   const int seq = blockIdx.x / params.cache.num_kv_heads;
-  const int kv_head = blockIdx.x % params.cache.num_kv_heads;
   const int partition = blockIdx.z * gridDim.y + blockIdx.y;
-  const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
-  const int first_head = kv_head * num_heads;
-  const CtaWork work{seq, first_head, num_heads, clamped_seq_len(params, seq) - 1,
-                     partition_range(params, decode_range(params, seq), partition)};
+  const CtaWork work(params, seq, blockIdx.x - seq * params.cache.num_kv_heads, partition);
+  const auto rows = [&] { return OutputRows(params, seq, work.first_head, partition); };
   if (work.visible.begin >= work.visible.end) {
-    const OutputRows<T> rows(params, seq, first_head, partition, config.aligned_out);
-    if (rows.whole) write_unseen<T, kHeadDim>(params, rows, first_head, num_heads);
+    if (params.partial.partition_size == 0) {
+      write_unseen<kHeadDim>(params, rows(), work.first_head, work.num_heads);
+    }
     return;
   }
-
-  // The shuffle tells the compiler that the warp's number is the same in all its lanes.
-  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
-  const int lane = threadIdx.x % kWarpSize;
-  const Team<kTeams> team(warp, config.team_warps);
+  const Place<kTeams> place(config.team_warps);
   unsigned char* const shared = dynamic_shared<unsigned char>();
-  unsigned char* const team_tiles = shared + team.index * team.warps * Tile::kWarpBytes;
-  unsigned char* const warp_tiles = shared + warp * Tile::kWarpBytes;
-  const int32_t team_token =
-      work.visible.begin / kGroupTokens * kGroupTokens + team.index * team.warps * kTileTokens;
-  const int32_t warp_token = team_token + team.member * kTileTokens;
-
-  TileLoader<kHeadDim> loader(params, seq, kv_head, work.visible, warp_token,
-                              ptx::shared_address(warp_tiles), lane);
-  fill_pipeline(loader, params, warp_token, work.visible.end);
-
-  stage_query<T, kHeadDim>(shared + Shared::kQuery, team.warps * Layout::kHeads, params, seq,
-                           first_head, num_heads, config.aligned_query);
-  __syncthreads();
-  const typename Layout::Query query(
-      ptx::shared_address(shared + Shared::kQuery + team.member * Layout::kHeads * Tile::kRowBytes),
-      lane);
-
   LazySoftmax<T, Layout> softmax;
   typename Layout::Output out = {};
-  compute_tiles<T, kHeadDim, Layout>(params, work, team, team_token, team_tiles, loader, query,
-                                     lane, softmax, out);
-
-  // The team's last barrier has freed its tiles, and no copy is on its way.
-  softmax.reduce_sums();
-  auto* const states = reinterpret_cast<HeadState*>(shared + Shared::kStates);
-  auto* const outputs = reinterpret_cast<float*>(shared);
-  Layout::store(reinterpret_cast<float*>(warp_tiles), out, lane);
-  if ((lane & Layout::kTokenLanes) == 0) {
-#pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      states[warp * kMaxWarpHeads + Layout::head(lane, s)] = {-softmax.minus_reference[s],
-                                                              softmax.sum[s]};
-    }
-  }
-  __syncthreads();
-  merge_states(params, first_head, num_heads, states, team.warps);
-  __syncthreads();
-  constexpr int kMaxTeams = kTeams ? kWarps / 2 : kWarps;
-  write_rows<T, Layout, kHeadDim, kMaxTeams>(
-      OutputRows<T>(params, seq, first_head, partition, config.aligned_out), num_heads,
-      params.cache.head_dim, outputs, states, team.warps);
+  attend<T, kHeadDim, Layout>(params, config, work, place, shared, softmax, out);
+  finish<T, kHeadDim, Layout>(params, work, place, rows(), config.aligned_out, shared, softmax,
+                              out);
 }
 
 }  // namespace decode_mma

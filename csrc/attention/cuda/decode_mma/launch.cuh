@@ -26,7 +26,9 @@ void launch_decode_mma(const AttentionParams& params, Stream stream) {
     out.add(params.partial.out);
   }
   const int out_bytes = kOutVec * (partition_size == 0 ? sizeof(T) : sizeof(float));
-  const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes)};
+  const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes),
+                               RowStrides(params.cache.key, sizeof(T)),
+                               RowStrides(params.cache.value, sizeof(T))};
 
   const int64_t num_partitions = count_partitions(params.max_seq_len, partition_size);
   // More partitions than grid.y holds go on along z; those past the last see no key.

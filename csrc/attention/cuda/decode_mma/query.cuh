@@ -5,36 +5,43 @@
 
 #include <cstdint>
 
-#include "../../../common/cuda/vector.cuh"
+#include "../../../common/cuda/convert.cuh"
+#include "../../../common/cuda/ptx.cuh"
 #include "../../params.h"
 #include "tile.h"
+#include "work.cuh"
 
 namespace pagedattn::decode_mma {
 
-// Copies the group's heads to rows of Tile::kRowBytes; rows of absent heads and elements past
-// head_dim become zeros. `aligned`: all rows of query start at multiples of 16 bytes.
+// Brings the group's heads to rows of Tile::kRowBytes; rows of absent heads and elements past
+// head_dim become zeros. Where all rows of query start at multiples of 16 bytes (`aligned`), the
+// copies are still on their way when it returns.
 template <typename T, int kHeadDim>
-__device__ __forceinline__ void stage_query(unsigned char* rows, int num_rows,
-                                            const AttentionParams& params, int seq, int first_head,
-                                            int num_heads, bool aligned) {
-  constexpr int kVec = 8;
-  constexpr int kVecs = kHeadDim / kVec;
+__device__ __forceinline__ void stage_query(unsigned char* rows, unsigned num_rows,
+                                            const AttentionParams& params, const CtaWork& work,
+                                            bool aligned) {
+  constexpr int kRowBytes = Tile<kHeadDim>::kRowBytes;
+  constexpr unsigned kVec = 16 / sizeof(T);
+  constexpr unsigned kVecs = kHeadDim / kVec;
   const T* const query = static_cast<const T*>(params.query.data) +
-                         seq * params.query.token_stride + first_head * params.query.head_stride;
-  for (int i = threadIdx.x; i < num_rows * kVecs; i += kThreads) {
-    const int head = i / kVecs;
-    const int dim = i % kVecs * kVec;
-    Vec<T, kVec> vec = zero_vec<T, kVec>();
-    if (head < num_heads && dim < params.cache.head_dim) {
-      const T* const from = query + head * params.query.head_stride + dim;
-      if (aligned) {
-        vec = load_vec<kVec>(from);
-      } else {
+                         work.seq * params.query.token_stride +
+                         work.first_head * params.query.head_stride;
+  const uint32_t to = ptx::shared_address(rows);
 #pragma unroll
-        for (int e = 0; e < kVec; ++e) vec[e] = from[e];
-      }
+  for (unsigned first = 0; first < num_rows * kVecs; first += kThreads) {
+    const unsigned i = first + threadIdx.x;
+    const unsigned head = i / kVecs;
+    const int dim = i % kVecs * kVec;
+    if (head >= num_rows) break;
+    const T* const from = query + head * params.query.head_stride + dim;
+    const bool exists = head < static_cast<unsigned>(work.num_heads) && dim < params.cache.head_dim;
+    if (aligned) {
+      ptx::cp_async_16(to + head * kRowBytes + dim * sizeof(T), from, exists ? 16 : 0);
+    } else {
+      T* const row = reinterpret_cast<T*>(rows + head * kRowBytes);
+#pragma unroll
+      for (int e = 0; e < kVec; ++e) row[dim + e] = exists ? from[e] : from_float<T>(0.0f);
     }
-    store_vec(reinterpret_cast<T*>(rows + head * Tile<kHeadDim>::kRowBytes) + dim, vec);
   }
 }
 

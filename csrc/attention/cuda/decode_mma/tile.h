@@ -25,12 +25,13 @@ constexpr int kGroupsPerTile = kTileTokens / kGroupTokens;
 
 // Shared memory of one warp: kStages x (K tile, V tile), rows padded by 16 bytes. The odd number
 // of 16-byte units per row spreads 8 rows, as ldmatrix reads them, over all banks.
-template <int kHeadDim>
+template <int kHeadDim, int kBytes = 2>
 struct Tile {
+  static constexpr int kElementBytes = kBytes;
   // One stage where two would leave no room for a second CTA on an SM: with 64 KiB of tiles per
   // CTA, the other warps' loads keep the memory busy while this one computes.
-  static constexpr int kStages = kHeadDim <= 128 ? 2 : 1;
-  static constexpr int kRowDataBytes = kHeadDim * 2;
+  static constexpr int kRowDataBytes = kHeadDim * kElementBytes;
+  static constexpr int kStages = kRowDataBytes <= 256 ? 2 : 1;
   static constexpr int kRowBytes = kRowDataBytes + 16;
   static constexpr int kMatrixBytes = kTileTokens * kRowBytes;
   static constexpr int kStageBytes = 2 * kMatrixBytes;
