@@ -17,5 +17,8 @@ extern const KernelTable kernel_table;
 namespace avx512_bf16 {
 extern const KernelTable kernel_table;
 }
+namespace avx512_amx {
+extern const KernelTable kernel_table;
+}
 
 }  // namespace pagedattn

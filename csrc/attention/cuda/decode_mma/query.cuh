@@ -46,7 +46,7 @@ __device__ __forceinline__ void stage_query(unsigned char* rows, unsigned num_ro
     } else {
       T* const row = reinterpret_cast<T*>(rows + head * kRowBytes);
 #pragma unroll
-      for (int e = 0; e < kVec; ++e) row[dim + e] = exists ? from[e] : from_float<T>(0.0f);
+      for (unsigned e = 0; e < kVec; ++e) row[dim + e] = exists ? from[e] : from_float<T>(0.0f);
     }
   }
 }

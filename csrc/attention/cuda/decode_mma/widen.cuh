@@ -54,7 +54,7 @@ struct Widen<int8_t> {
  private:
   static __device__ __forceinline__ uint32_t unbias(uint32_t pair) {
     __half2 value;
-    memcpy(&value, &pair, sizeof(value));
+    memcpy(static_cast<void*>(&value), &pair, sizeof(value));
     value = __hsub2(value, __half2half2(__ushort_as_half(0x6480)));  // 1024 + 128
     memcpy(&pair, &value, sizeof(pair));
     return pair;

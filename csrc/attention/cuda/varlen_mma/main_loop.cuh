@@ -51,8 +51,8 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
   const auto load_keys = [&](const KeyWalk& walk, int32_t token, uint32_t stage) {
     if (token < walk.seen.end) {
       if (loader.needs_fetch(token)) loader.fetch(params, cta.work().seq, walk.seen, token);
-      loader.load(params.cache.key.data, config.key_strides, config.row_bytes,
-                  cta.work().kv_head, token, base + Shared::kTiles + stage);
+      loader.load(params.cache.key.data, config.key_strides, config.row_bytes, cta.work().kv_head,
+                  token, base + Shared::kTiles + stage);
     }
     ptx::cp_async_commit();
   };
@@ -89,8 +89,8 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
     const int32_t warp_token = token + Tile::first_token(warp);
     bool sees = Tile::first_row(warp) < cta.num_rows();
     if (sees && masked) {
-      const KvRange keys = warp_range<Tile::kWarpRows>(params, cta.work(), config.group_size,
-                                                       Tile::first_row(warp));
+      const KvRange keys =
+          warp_range<Tile::kWarpRows>(params, cta.work(), config.group_size, Tile::first_row(warp));
       sees = warp_token < keys.end && warp_token + Tile::kWarpTokens > keys.begin;
     }
     typename Fragments::Weights weights;
@@ -116,10 +116,9 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
     load_keys(walk, token + Shared::kStages * kTileTokens, stage);
     masked = static_cast<uint32_t>(token - walk.whole_begin) >= walk.num_whole;
     const int value_warp = ptx::keep(threadIdx.x) / kWarpSize;
-    const uint32_t value_row =
-        base + Shared::kTiles + Shared::kMatrixBytes + stage +
-        Tile::first_token(value_warp) * Shared::kRowBytes +
-        Fragments::value_row(ptx::keep(threadIdx.x) % kWarpSize);
+    const uint32_t value_row = base + Shared::kTiles + Shared::kMatrixBytes + stage +
+                               Tile::first_token(value_warp) * Shared::kRowBytes +
+                               Fragments::value_row(ptx::keep(threadIdx.x) % kWarpSize);
     if (masked) {
       unsigned char* const values = shared + Shared::kTiles + Shared::kMatrixBytes + stage;
       if (__syncthreads_or(clear_unseen_values<T, kHeadDim>(values, token, walk.seen))) {

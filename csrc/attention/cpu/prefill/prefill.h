@@ -1,0 +1,12 @@
+// The many-rows half of attention: sequences with enough query tokens for a matrix product.
+#pragma once
+
+#include "../../../common/cpu/parallel.h"
+#include "plan.h"
+
+namespace pagedattn::PAGEDATTN_ISA {
+
+// One thread's share: does units of `plan` until `queue` is empty.
+void prefill(const AttentionParams& params, const PrefillPlan& plan, UnitQueue& queue);
+
+}  // namespace pagedattn::PAGEDATTN_ISA
