@@ -44,6 +44,8 @@ def print_group(group: Group) -> None:
         for name, fact in group.facts.items():
             print(f"{name:<30}{fact}")
         return
+    if is_unsteady(group):
+        print("UNSTEADY: the limit's own times differ too much for these ratios to mean anything")
     width = max(30, *(len(timing.name) + 2 for timing in group.timings))
     first, second = group.columns
     print(f"{'':<{width}}{'median':>10}{'p10':>10}{first:>9}{second:>8}{'error':>9}")
@@ -53,6 +55,12 @@ def print_group(group: Group) -> None:
             f"{timing.name:<{width}}{duration(timing.median):>10}{duration(timing.p10):>10}"
             f"{timing.x_limit:>9.2f}{timing.x_ours:>8.2f}{error:>9}  {timing.note}".rstrip()
         )
+
+
+def is_unsteady(group: Group) -> bool:
+    """Whether the host had something else to do, so that threads waited for each other."""
+    limit = group.timings[0]
+    return limit.median > 1.5 * limit.p10
 
 
 def duration(seconds: float) -> str:

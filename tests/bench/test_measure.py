@@ -18,6 +18,7 @@ from bench.measure import (
     percentile_10,
 )
 from bench.problem import relative_error
+from bench.report import Group, print_group
 
 
 def test_ratios_are_taken_within_a_round():
@@ -62,6 +63,15 @@ def test_time_of_one_call_and_work_between_runs():
     assert one.median == 2.0
     assert len(between) == one.rounds + 1  # a round warms up
     assert other.x_limit == 0.5
+
+
+def test_times_of_a_busy_host_are_called_unsteady(capsys: pytest.CaptureFixture[str]):
+    for times, unsteady in (([1.0] * 8, False), ([1.0, 8.0] * 5, True)):
+        left = iter(times)
+        contestants = [Contestant("limit", lambda layer, left=left: next(left, 8.0))]
+        contestants.append(Contestant("ours", lambda layer: 1.0))
+        print_group(Group("case", measure(contestants, 1, seconds=0, timer=instant)))
+        assert ("UNSTEADY" in capsys.readouterr().out) == unsteady
 
 
 def test_a_wrong_result_is_not_timed():
