@@ -151,7 +151,7 @@ class DecodeUnit {
                    const RowStream& stream) {
     read_rows(tile.key(), tile.count, stream, [&](const auto& keys) {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        query_key_product<rows()>({query_.row(i), stride_}, keys.rows, keys.count, head_dim_,
+        query_key_product<rows()>({query_.row(i), stride_}, keys.rows, keys.count, keys.head_dim,
                                   {weights_.row(i) + keys.begin, kTile},
                                   i == first ? keys.stream : RowStream());
       });
@@ -174,7 +174,7 @@ class DecodeUnit {
     read_rows(tile.value(), tile.count, stream.from(kTile), [&](const auto& values) {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
         weight_value_product<rows()>({weights_.row(i) + values.begin, kTile}, values.rows,
-                                     values.count, head_dim_, {out_.row(i), stride_},
+                                     values.count, values.head_dim, {out_.row(i), stride_},
                                      i == first ? values.stream : RowStream());
       });
     });
@@ -186,6 +186,7 @@ class DecodeUnit {
     const U* const* rows;
     int begin;
     int count;
+    int head_dim;
     RowStream stream;  // for the first who reads them
   };
 
@@ -200,12 +201,12 @@ class DecodeUnit {
           stream.reading(begin, kWideRows);
           for (int t = 0; t < round_up(end - begin, kTokenPad); ++t)
             widen(rows[begin + t], wide_rows_[t]);
-          f(Rows<float>{wide_rows_, begin, end - begin, {}});
+          f(Rows<float>{wide_rows_, begin, end - begin, stride_, {}});  // padded with zeros
         }
         return;
       }
     }
-    if constexpr (kFeedsProducts<T>) f(Rows<T>{rows, 0, count, stream});
+    if constexpr (kFeedsProducts<T>) f(Rows<T>{rows, 0, count, head_dim_, stream});
   }
 
   void widen(const T* row, float* out) const {
