@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import itertools
 import os
 import re
@@ -30,6 +31,7 @@ HBM_BYTES_PER_CLOCK_PER_SM = 4.8e12 / 132 / 1.98e9
 ISSUE_SLOTS_PER_CLOCK = 4
 LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
 MIN_ISSUE_TO_HBM = 5.0
+MIN_ISSUE_TO_HBM_8BIT = 2.0  # half the bytes, and their conversion
 # By head_dim, of the instructions of a varlen kernel's largest row tile.
 MIN_MMA_SHARE = {64: 0.2, 96: 0.28, 128: 0.33, 192: 0.3, 256: 0.35}
 SHARED_BYTES_PER_SM = {
@@ -329,8 +331,9 @@ def find_hot_path(kernel: Kernel) -> HotPath:
 
 @dataclass(frozen=True)
 class DecodeMma:
-    """What the template arguments of a decode kernel say; sizes as in decode_mma/tile.h."""
+    """What the template arguments of a decode kernel say."""
 
+    element_bytes: int
     head_dim: int
     group_class: int
 
@@ -339,13 +342,57 @@ class DecodeMma:
         return 4 if self.group_class == 2 else 1
 
     @property
-    def stages(self) -> int:
-        return 2 if self.head_dim <= 128 else 1
+    def group_heads(self) -> tuple[int, ...]:
+        """The largest groups for which an instantiation works in one way."""
+        return ((8,), (16,), (32, 64))[self.group_class]
 
-    def shared_bytes(self, team_warps: int) -> int:
-        row_bytes = 2 * self.head_dim + 16
-        query_rows = 8 if self.group_class == 0 else 16 * team_warps
-        return 4 * self.stages * 2 * 16 * row_bytes + 4 * 16 * 8 + query_rows * row_bytes
+    @property
+    def min_issue_to_hbm(self) -> float:
+        return MIN_ISSUE_TO_HBM if self.element_bytes == 2 else MIN_ISSUE_TO_HBM_8BIT
+
+
+TILE_PROGRAM = """
+#include <cstdio>
+#include <initializer_list>
+#include "tile.h"
+using namespace pagedattn::decode_mma;
+template <int kHeadDim, int kBytes>
+void print() {
+  std::printf("%d %d %d", kHeadDim, kBytes, Tile<kHeadDim, kBytes>::kStages);
+  for (int heads : {8, 16, 32, 64}) {
+    std::printf(" %d", SharedLayout<kHeadDim, kBytes>::bytes(heads));
+  }
+  std::puts("");
+}
+int main() {
+  print<64, 2>(), print<96, 2>(), print<128, 2>(), print<192, 2>(), print<256, 2>();
+  print<64, 1>(), print<128, 1>(), print<256, 1>();
+}
+"""
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    stages: int
+    shared_bytes: dict[int, int]  # by query heads per kv head
+
+
+@functools.cache
+def tile_sizes() -> dict[tuple[int, int], TileSizes]:
+    """By head_dim and bytes per element, as decode_mma/tile.h has them."""
+    headers = Path(__file__).resolve().parents[1] / "csrc/attention/cuda/decode_mma"
+    compiler = os.environ.get("CXX", "c++").split()
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(folder) / "tiles")
+        command = [*compiler, "-std=c++20", f"-I{headers}", "-x", "c++", "-", "-o", program]
+        subprocess.run(command, input=TILE_PROGRAM, text=True, check=True)
+        output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    sizes = {}
+    for line in output.splitlines():
+        head_dim, element_bytes, stages, *shared = map(int, line.split())
+        by_heads = dict(zip((8, 16, 32, 64), shared, strict=True))
+        sizes[head_dim, element_bytes] = TileSizes(stages, by_heads)
+    return sizes
 
 
 @dataclass(frozen=True)
@@ -372,8 +419,12 @@ def varlen_mma_of(kernel: Kernel) -> VarlenMma | None:
 
 
 def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
-    found = re.match(r"decode_mma_kernel<\w+, (\d+), \(pagedattn::GroupClass\)(\d)>", kernel.name)
-    return DecodeMma(int(found[1]), int(found[2])) if found else None
+    pattern = r"decode_mma_kernel<([\w ]+), (\d+), \(pagedattn::GroupClass\)(\d)>"
+    found = re.match(pattern, kernel.name)
+    if not found:
+        return None
+    element_bytes = 2 if found[1] in ("__half", "__nv_bfloat16") else 1
+    return DecodeMma(element_bytes, int(found[2]), int(found[3]))
 
 
 def resident_ctas(kernel: Kernel, threads: int, shared_bytes: int) -> int:
@@ -444,21 +495,25 @@ def report_decode(kernel: Kernel, config: DecodeMma) -> list[str]:
         f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: "
         f"{classify(path.instructions)}"
     )
-    for team_warps in (1,) if config.max_team_warps == 1 else (2, 4):
-        shared_bytes = config.shared_bytes(team_warps)
+    sizes = tile_sizes()[config.head_dim, config.element_bytes]
+    for heads in config.group_heads:
+        team_warps = max(1, heads // 16)
+        shared_bytes = sizes.shared_bytes[heads]
         ctas = resident_ctas(kernel, 128, shared_bytes)
         per_kilobyte = path.per_kilobyte(team_warps)
         rate = ISSUE_SLOTS_PER_CLOCK * 1024 / per_kilobyte
         ratio = rate / HBM_BYTES_PER_CLOCK_PER_SM
-        in_flight = ctas * 4 * config.stages * path.tile_bytes / 1024
+        in_flight = ctas * 4 * sizes.stages * path.tile_bytes / 1024
         print(
             f"  {f'teams of {team_warps}: ' if config.max_team_warps > 1 else ''}"
             f"{per_kilobyte:.1f} instructions/KB, issue limit {rate:.0f} B/clk/SM = "
             f"{ratio:.1f} x HBM; {shared_bytes} B dynamic shared, {ctas} CTAs/SM, "
             f"{in_flight:.0f} KB in flight/SM"
         )
-        if config.head_dim <= 128 and team_warps <= 2 and ratio < MIN_ISSUE_TO_HBM:
-            problems.append(f"issue limit {ratio:.1f} x HBM, wanted {MIN_ISSUE_TO_HBM}")
+        max_heads = 32 if config.element_bytes == 2 else 16
+        wanted = config.min_issue_to_hbm
+        if config.head_dim <= 128 and heads <= max_heads and ratio < wanted:
+            problems.append(f"issue limit {ratio:.1f} x HBM, wanted {wanted}")
     return problems
 
 
@@ -471,11 +526,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail where decode misses the gate")
     arguments = parser.parse_args()
     problems = []
+    num_checked = 0
     for path in arguments.files:
         for kernel in read_kernels(path):
             if re.search(arguments.filter, kernel.name):
+                num_checked += decode_mma_of(kernel) is not None
                 name = f"sm_{kernel.arch} {kernel.name}"
                 problems += [f"{name}: {problem}" for problem in report(kernel)]
+    if arguments.check and num_checked == 0:
+        sys.exit("static_report: no decode kernel on tensor cores to check")
     if arguments.check and problems:
         sys.exit("\n".join(["static_report: the gate objects:", *problems]))
 

@@ -39,7 +39,7 @@ def run_python(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512_bf16", "avx512_amx"])
 def test_representative_tests_pass(isa: str):
     if ops.build_info().cpu_isa == isa:
         pytest.skip("all other tests run on it")

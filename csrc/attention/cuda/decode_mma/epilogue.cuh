@@ -90,11 +90,11 @@ __device__ __forceinline__ float sink_of(const AttentionParams& params, int head
 }
 
 // Turns the warps' references into the weights of their outputs, and writes the lse. One thread per
-// head.
+// head. `output_scale`: what the warps' outputs are to be multiplied by.
 template <int kMaxParts>
 __device__ __forceinline__ void merge_states(WarpStates& states, const AttentionParams& params,
                                              const OutputRows& rows, int first_head, int num_heads,
-                                             int num_parts) {
+                                             int num_parts, float output_scale) {
   const int head = threadIdx.x;
   if (head >= num_heads) return;
   float* const weights = states.reference + head * num_parts;
@@ -111,7 +111,7 @@ __device__ __forceinline__ void merge_states(WarpStates& states, const Attention
     weights[t] = ptx::exp2_approx(weights[t] - shift);
     sum += weights[t] * sums[t];
   }
-  const float normalizer = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const float normalizer = sum == 0.0f ? 0.0f : output_scale / sum;
 #pragma unroll
   for (int t = 0; t < num_parts; ++t) weights[t] *= normalizer;
   rows.write_lse(head, sum == 0.0f ? -INFINITY : (shift + log2f(sum)) * kLn2);
@@ -119,11 +119,11 @@ __device__ __forceinline__ void merge_states(WarpStates& states, const Attention
 
 // Adds up the warps' outputs, warp w's at outputs + w * kWarpFloats, with the weights of
 // merge_states().
-template <typename Layout, int kHeadDim, int kMaxParts, int kVec>
+template <typename Tile, typename Layout, int kHeadDim, int kMaxParts, int kVec>
 __device__ __forceinline__ void write_rows(const OutputRows& rows, int num_heads, int head_dim,
                                            const float* outputs, const WarpStates& states,
                                            int num_parts) {
-  constexpr int kWarpFloats = Tile<kHeadDim>::kWarpBytes / sizeof(float);
+  constexpr int kWarpFloats = Tile::kWarpBytes / sizeof(float);
   static_assert(Layout::kHeads * Layout::kMergeStride <= kWarpFloats);
   const int part_floats = kWarps / num_parts * kWarpFloats;
   for_each_piece<kHeadDim, kVec>(num_heads, head_dim, [&](unsigned head, int dim) {

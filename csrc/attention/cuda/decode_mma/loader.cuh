@@ -13,6 +13,7 @@
 
 #include <cstdint>
 
+#include "../../../cache/cuda/paged_rows.cuh"
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/unroll.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
@@ -48,13 +49,18 @@ class TileLoader {
                                        ? 16
                                        : 0)),
         key_(params.cache.key, key_strides, kv_head, lane),
-        value_(params.cache.value, value_strides, kv_head, lane) {}
+        value_(params.cache.value, value_strides, kv_head, lane),
+        kv_head_(kv_head),
+        scale_dst_(ptx::keep(tiles + Tile::kScales + lane * static_cast<int>(sizeof(float)))) {}
 
   // Starts the copies of the warp's next tile to byte offset `stage`. Tiles begin kStepTokens
   // apart, this one at `token`; `end` is that of the visible range.
   __device__ __forceinline__ void load(const AttentionParams& params, int32_t token, int32_t end,
                                        uint32_t stage) {
     if (next_lane_ == kWarpSize) read_table(params, token, end);
+    if constexpr (Tile::kScaleBytes > 0) {
+      if (params.cache.key.scale.kind == ScaleKind::kPerTokenHead) copy_scales(params, stage);
+    }
     const uint32_t dst = stage + dst_;
     unrolled<kGroupsPerTile>([&](auto group) {
       const uint32_t block = __shfl_sync(kFullWarp, block_, next_lane_);
@@ -110,6 +116,18 @@ class TileLoader {
     });
   }
 
+  // Lanes 0 to 15 fetch the scales of the tile's K rows, the others those of its V rows.
+  __device__ __forceinline__ void copy_scales(const AttentionParams& params, uint32_t stage) {
+    const int lane = threadIdx.x % kWarpSize;
+    const int holder = next_lane_ + lane % kTileTokens / kGroupTokens;
+    const Slot slot{__shfl_sync(kFullWarp, block_, holder),
+                    __shfl_sync(kFullWarp, offset_, holder) + lane % kGroupTokens};
+    const KvCacheView& cache = params.cache;
+    const HeadScale scale(lane < kTileTokens ? cache.key.scale : cache.value.scale,
+                          ptx::keep(kv_head_));
+    ptx::cp_async_4(stage + scale_dst_, scale.address(slot));
+  }
+
   // Groups without a visible token take the place of others in block 0: a valid address.
   __device__ __forceinline__ void read_table(const AttentionParams& params, int32_t token,
                                              int32_t end) {
@@ -130,6 +148,8 @@ class TileLoader {
   int last_copy_bytes_;
   Rows key_;
   Rows value_;
+  int kv_head_;
+  uint32_t scale_dst_;
 
   // Where the group that this lane holds begins.
   int32_t block_ = 0;
@@ -137,8 +157,8 @@ class TileLoader {
   int next_lane_ = kWarpSize;  // which lane holds the next group
 };
 
-// Zeroes the V rows of a landed tile that the query does not see: they may hold NaN, which a
-// weight of 0 does not silence.
+// Zeroes the V rows of a landed tile that the query does not see, and their scales: they may hold
+// NaN, which a weight of 0 does not silence.
 template <typename Tile>
 __device__ __forceinline__ void zero_unseen_values(unsigned char* stage, int32_t first_token,
                                                    KvRange visible, int lane) {
@@ -149,6 +169,11 @@ __device__ __forceinline__ void zero_unseen_values(unsigned char* stage, int32_t
     if (visible.begin <= token && token < visible.end) continue;
     *reinterpret_cast<uint4*>(stage + Tile::kMatrixBytes + row * Tile::kRowBytes +
                               i % kChunks * 16) = make_uint4(0, 0, 0, 0);
+  }
+  if constexpr (Tile::kScaleBytes > 0) {
+    const int32_t token = first_token + lane;
+    if (lane >= kTileTokens || (visible.begin <= token && token < visible.end)) return;
+    reinterpret_cast<float*>(stage + Tile::kScales)[kTileTokens + lane] = 0.0f;
   }
 }
 

@@ -62,16 +62,15 @@ __device__ __forceinline__ void fill_pipeline(TileLoader<Tile>& loader,
 
 // Computes the warp's heads, those from team.member * Layout::kHeads on, over all tiles of its
 // team, the first of which begins at `first_token`. `tiles` is the team's part of shared memory.
-template <typename T, typename Tile, typename Layout, bool kShared>
+template <typename Tile, typename Layout, typename Softmax, typename Scales, bool kShared>
 __device__ __forceinline__ void compute_tiles(const AttentionParams& params, const CtaWork& work,
                                               const Team<kShared>& team, int32_t first_token,
                                               unsigned char* tiles, TileLoader<Tile>& loader,
-                                              const typename Layout::Query& query, int lane,
-                                              LazySoftmax<T, Layout>& softmax,
+                                              const typename Layout::Query& query, Scales& scales,
+                                              int lane, Softmax& softmax,
                                               typename Layout::Output& out) {
   const KvRange visible = work.visible;
   const int first_row = team.member * Layout::kHeads;
-  const float scale_log2 = params.scale * kLog2E;
   // A tile that begins at `token` is seen whole where token - visible.begin < num_whole, unsigned;
   // it is plain where it needs no masks either.
   const uint32_t num_whole = max(visible.end - visible.begin - (kTileTokens - 1), 0);
@@ -83,14 +82,15 @@ __device__ __forceinline__ void compute_tiles(const AttentionParams& params, con
   const auto compute = [&](int32_t token, uint32_t tile) {
     float scores[Layout::kScores];
     Layout::scores(scores, query, key_row + tile);
-    float factor = scale_log2;
+    scales.apply(scores, tiles + tile, lane);
+    float factors[2] = {scales.factors[0], scales.factors[1]};
     if (static_cast<uint32_t>(token - visible.begin) >= num_plain) {
-      apply_masks<Layout>(scores, params, work.first_head + first_row, work.num_heads - first_row,
-                          visible, work.q_pos, token, lane);
-      factor = 1.0f;
+      apply_masks<Layout>(scores, factors, params, work.first_head + first_row,
+                          work.num_heads - first_row, visible, work.q_pos, token, lane);
+      factors[0] = factors[1] = 1.0f;
     }
     uint32_t weights[Layout::kScores / 2];
-    softmax.weigh(scores, factor, out, weights);
+    softmax.weigh(scores, factors, scales, out, weights);
     Layout::accumulate(out, weights, value_row + tile);
   };
   // A team's last warps may have no heads.
