@@ -71,7 +71,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
   if (!loader.needs_fetch(token)) loader.fetch(params, work.seq, walk.seen, token);
   load_keys(walk, token, 0);
   if constexpr (Shared::kStages == 2) {
-    load_values(walk, token, 0);
+    load_values(walk, ptx::keep(token), 0);
     load_keys(walk, token + kTileTokens, Shared::kStageBytes);
   }
   constexpr int kPending = 2 * Shared::kStages - 2;  // loads that a step need not wait for
@@ -93,8 +93,10 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
           warp_range<Tile::kWarpRows>(params, cta.work(), config.group_size, Tile::first_row(warp));
       sees = warp_token < keys.end && warp_token + Tile::kWarpTokens > keys.begin;
     }
+    // As a number: kept as a predicate, it would be merged from constants at every join.
+    const unsigned works = ptx::keep(static_cast<unsigned>(sees));
     typename Fragments::Weights weights;
-    if (sees) {
+    if (works) {
       typename Fragments::Scores scores;
       Fragments::multiply_keys(
           scores, base + Tile::first_row(warp) * Shared::kRowBytes + Fragments::query_row(lane),
@@ -122,13 +124,13 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
     if (masked) {
       unsigned char* const values = shared + Shared::kTiles + Shared::kMatrixBytes + stage;
       if (__syncthreads_or(clear_unseen_values<T, kHeadDim>(values, token, walk.seen))) {
-        if (sees) Fragments::mark_nonfinite(rows.out, weights, value_row);
+        if (works) Fragments::mark_nonfinite(rows.out, weights, value_row);
         __syncthreads();
         clear_nonfinite_values<T, kHeadDim>(values);
         __syncthreads();
       }
     }
-    if (sees) Fragments::add_values(rows.out, weights, value_row);
+    if (works) Fragments::add_values(rows.out, weights, value_row);
     if constexpr (Shared::kStages == 2) stage = Shared::kStageBytes - stage;
     token += kTileTokens;
   } while (token < walk.seen.end);
