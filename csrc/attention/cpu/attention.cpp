@@ -1,6 +1,6 @@
 // Attention over the paged cache, as units of work that one thread each does. Sequences with many
-// query tokens take matrix products over packed tiles (prefill/); decode (V1, and V2's partitions)
-// and sequences with few query tokens are bound by memory and read the cache in place.
+// query rows take matrix products over packed tiles (prefill/); decode (V1, and V2's partitions)
+// and sequences with few query rows are bound by memory and read the cache in place.
 #include "../../common/cpu/kernel_table.h"
 #include "../../common/cpu/parallel.h"
 #include "../../common/cpu/rows.h"

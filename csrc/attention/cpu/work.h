@@ -133,7 +133,7 @@ class WorkPlan {
     unit.seq_len = sequence_length(params_, low);
     const int32_t* const cu = params_.cu_seqlens_q;
     unit.query_len = cu ? cu[low + 1] - cu[low] : 1;
-    if (is_prefill(unit.query_len)) return false;
+    if (is_prefill(unit.query_len, group_)) return false;
     const int64_t first_row = (tile - first_tile(low)) * tokens_per_unit_;
     if (first_row >= unit.query_len) return false;
     unit.first_row = static_cast<int>(first_row);

@@ -8,7 +8,7 @@ namespace {
 
 // Packing a tile of K and V is paid once per unit, so units are large, unless threads would idle.
 // The size is free to depend on the batch: no row's arithmetic depends on it.
-constexpr int kMinPrefillRows = 64;
+constexpr int kMinUnitRows = 64;
 constexpr int64_t kUnitsPerThread = 6;
 
 struct Sequence {
@@ -20,9 +20,10 @@ struct Sequence {
 std::vector<Sequence> prefill_sequences(const AttentionParams& params) {
   std::vector<Sequence> sequences;
   if (params.cu_seqlens_q == nullptr) return sequences;
+  const int group = params.num_q_heads / params.cache.num_kv_heads;
   for (int32_t seq = 0; seq < params.num_seqs; ++seq) {
     const int32_t query_len = params.cu_seqlens_q[seq + 1] - params.cu_seqlens_q[seq];
-    if (!is_prefill(query_len)) continue;
+    if (!is_prefill(query_len, group)) continue;
     const int64_t seq_len = std::clamp<int64_t>(params.seq_lens[seq], 0, params.max_seq_len);
     sequences.push_back({seq, query_len, static_cast<int32_t>(seq_len)});
   }
@@ -74,7 +75,7 @@ PrefillPlan::PrefillPlan(const AttentionParams& params, int64_t num_threads) {
     return tiles * kv_heads * divide_up(group, heads);
   };
   int tokens = kMaxPrefillRows / heads;
-  while (tokens * heads >= 2 * kMinPrefillRows &&
+  while (tokens * heads >= 2 * kMinUnitRows &&
          count_units(tokens) < kUnitsPerThread * num_threads) {
     tokens /= 2;
   }

@@ -6,13 +6,14 @@
 
 namespace pagedattn {
 
-// From this many query tokens on a sequence is prefill: K and V are packed for a matrix product.
-// Of the sequence's own length alone, so that a row's arithmetic does not depend on the batch.
-constexpr int kMinPrefillTokens = 17;
+constexpr int kMinPrefillRows = 32;   // query rows: tokens x heads of a group
+constexpr int kMaxPrefillRows = 512;  // of a unit
 
-constexpr bool is_prefill(int query_len) { return query_len >= kMinPrefillTokens; }
-
-constexpr int kMaxPrefillRows = 512;  // query rows (tokens x heads) of a unit
+// Whether K and V of a sequence are worth packing for a matrix product. Decided by nothing but the
+// group and the sequence's own query_len, so that a row's arithmetic does not depend on the batch.
+constexpr bool is_prefill(int64_t query_len, int group) {
+  return query_len > 1 && query_len * group >= kMinPrefillRows;
+}
 
 // Some query tokens of one sequence, for some heads of one group.
 struct PrefillUnit {

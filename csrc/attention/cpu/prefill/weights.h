@@ -55,14 +55,6 @@ struct Logits {
   }
 };
 
-PAGEDATTN_ALWAYS_INLINE float largest_lane(Vec v) {
-#if defined(CPU_CAPABILITY_AVX512)
-  return _mm512_reduce_max_ps(v);
-#else
-  return max_lanes(v);
-#endif
-}
-
 // Not above: NaN.
 PAGEDATTN_ALWAYS_INLINE bool any_lane_above(Vec v, float limit) {
 #if defined(CPU_CAPABILITY_AVX512)
@@ -93,7 +85,7 @@ inline float update_weights(float exponent_scale, const float* value_scale, int 
   const Vec largest = max_ignoring_first_nan(max[0], max[1]) * Vec(exponent_scale);
   float correction = 1.0f;
   if (any_lane_above(largest, row.reference + kHeadroom)) {
-    const float reference = largest_lane(largest);
+    const float reference = max_lanes(largest);
     float lanes[kWidth];
     store(lanes, exp2_weight<Kernel::kExpDegree>(Vec(row.reference - reference)));
     correction = lanes[0];
