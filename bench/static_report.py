@@ -1,10 +1,11 @@
 """What ptxas made of the kernels: a report, and with --check a gate, that needs no GPU.
 
 For every kernel and architecture in a library or object file: registers, spills, local and shared
-memory; for the tensor-core decode kernels also resident CTAs, the hot path of the main loop, its
+memory. For the tensor-core decode kernels also resident CTAs, the hot path of the main loop, its
 instructions by class and per kilobyte of K and V, and the rate at which an SM could issue it beside
-the rate at which memory delivers. `cuobjdump` and `nvdisasm` come with the CUDA toolkit and as the
-packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+the rate at which memory delivers. For the tensor-core varlen kernels, of the hot path of each row
+tile, its instructions by class and the share of them that are mma. `cuobjdump` and `nvdisasm` come
+with the CUDA toolkit and as the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
     python bench/static_report.py pagedattn/_C*.so --check
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import itertools
 import os
 import re
@@ -29,6 +31,9 @@ HBM_BYTES_PER_CLOCK_PER_SM = 4.8e12 / 132 / 1.98e9
 ISSUE_SLOTS_PER_CLOCK = 4
 LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
 MIN_ISSUE_TO_HBM = 5.0
+MIN_ISSUE_TO_HBM_8BIT = 2.0  # half the bytes, and their conversion
+# By head_dim, of the instructions of a varlen kernel's largest row tile.
+MIN_MMA_SHARE = {64: 0.2, 96: 0.28, 128: 0.33, 192: 0.3, 256: 0.35}
 SHARED_BYTES_PER_SM = {
     80: 164 << 10,
     86: 100 << 10,
@@ -39,6 +44,7 @@ SHARED_BYTES_PER_SM = {
 }
 RESERVED_SHARED_BYTES = 1 << 10  # per CTA
 
+LEAVING = ("BRA", "EXIT", "RET", "BRX")
 INSTRUCTION_CLASSES = {
     "mma": r"HMMA",
     "ldmatrix": r"LDSM",
@@ -69,8 +75,12 @@ class Instruction:
 
     @property
     def leaves(self) -> bool:
-        """Whether control never falls through to the next instruction."""
-        return not self.predicate and self.opcode.split(".")[0] in ("BRA", "EXIT", "RET", "BRX")
+        """Whether control never falls through to the next instruction.
+
+        BRA.DIV does: it is taken by warps that have diverged before a shuffle.
+        """
+        name = self.opcode.split(".")[0]
+        return not self.predicate and name in LEAVING and ".DIV" not in self.opcode
 
 
 @dataclass
@@ -131,7 +141,8 @@ def parse_code(sass: str) -> dict[str, list[Instruction]]:
             code = functions.setdefault(header[1], [])
         elif found := SASS_LINE.match(line):
             address, predicate, opcode, operands = found.groups()
-            jumps = opcode.startswith("BRA") or (opcode.startswith("CALL") and predicate)
+            jumps = opcode.startswith("BRA") and ".DIV" not in opcode
+            jumps |= opcode.startswith("CALL") and bool(predicate)
             found_target = re.search(r"0x([0-9a-f]+)", operands) if jumps else None
             target = int(found_target[1], 16) if found_target else None
             code.append(Instruction(int(address, 16), predicate or "", opcode, target))
@@ -259,6 +270,34 @@ class Flow:
         blocks = best[header][2] if header in best else []
         return [i for block in blocks for i in self.blocks[block] if not i.pads]
 
+    def shortest_path(
+        self, header: int, body: set[int], work: dict[str, int]
+    ) -> list[Instruction] | None:
+        """Of the ways once around a loop with exactly `work`, opcode -> count, the shortest."""
+        order = [node for node in self.reachable() if node in body]
+        position = {node: i for i, node in enumerate(order)}
+        wanted = tuple(work.values())
+        # node -> what is done from there on -> (length, nodes)
+        best: dict[int, dict[tuple[int, ...], tuple[int, list[int]]]] = {}
+        for node in reversed(order):
+            own = [sum(i.opcode.startswith(name) for i in self.blocks[node]) for name in work]
+            paths: dict[tuple[int, ...], tuple[int, list[int]]] = {}
+            for child in self.successors[node]:
+                ahead = best.get(child, {}) if position.get(child, -1) > position[node] else {}
+                if child == header:
+                    ahead = {(0,) * len(work): (0, [])}
+                for done, (length, nodes) in ahead.items():
+                    total = tuple(a + b for a, b in zip(own, done, strict=True))
+                    option = (length + len(self.blocks[node]), [node, *nodes])
+                    if any(a > b for a, b in zip(total, wanted, strict=True)):
+                        continue
+                    paths[total] = min(paths.get(total, option), option, key=lambda o: o[0])
+            best[node] = paths
+        if wanted not in best[header]:
+            return None
+        blocks = best[header][wanted][1]
+        return [i for block in blocks for i in self.blocks[block] if not i.pads]
+
 
 @dataclass(frozen=True)
 class HotPath:
@@ -292,8 +331,9 @@ def find_hot_path(kernel: Kernel) -> HotPath:
 
 @dataclass(frozen=True)
 class DecodeMma:
-    """What the template arguments of a decode kernel say; sizes as in decode_mma/tile.h."""
+    """What the template arguments of a decode kernel say."""
 
+    element_bytes: int
     head_dim: int
     group_class: int
 
@@ -302,18 +342,89 @@ class DecodeMma:
         return 4 if self.group_class == 2 else 1
 
     @property
-    def stages(self) -> int:
-        return 2 if self.head_dim <= 128 else 1
+    def group_heads(self) -> tuple[int, ...]:
+        """The largest groups for which an instantiation works in one way."""
+        return ((8,), (16,), (32, 64))[self.group_class]
 
-    def shared_bytes(self, team_warps: int) -> int:
-        row_bytes = 2 * self.head_dim + 16
-        query_rows = 8 if self.group_class == 0 else 16 * team_warps
-        return 4 * self.stages * 2 * 16 * row_bytes + 4 * 16 * 8 + query_rows * row_bytes
+    @property
+    def min_issue_to_hbm(self) -> float:
+        return MIN_ISSUE_TO_HBM if self.element_bytes == 2 else MIN_ISSUE_TO_HBM_8BIT
+
+
+TILE_PROGRAM = """
+#include <cstdio>
+#include <initializer_list>
+#include "tile.h"
+using namespace pagedattn::decode_mma;
+template <int kHeadDim, int kBytes>
+void print() {
+  std::printf("%d %d %d", kHeadDim, kBytes, Tile<kHeadDim, kBytes>::kStages);
+  for (int heads : {8, 16, 32, 64}) {
+    std::printf(" %d", SharedLayout<kHeadDim, kBytes>::bytes(heads));
+  }
+  std::puts("");
+}
+int main() {
+  print<64, 2>(), print<96, 2>(), print<128, 2>(), print<192, 2>(), print<256, 2>();
+  print<64, 1>(), print<128, 1>(), print<256, 1>();
+}
+"""
+
+
+@dataclass(frozen=True)
+class TileSizes:
+    stages: int
+    shared_bytes: dict[int, int]  # by query heads per kv head
+
+
+@functools.cache
+def tile_sizes() -> dict[tuple[int, int], TileSizes]:
+    """By head_dim and bytes per element, as decode_mma/tile.h has them."""
+    headers = Path(__file__).resolve().parents[1] / "csrc/attention/cuda/decode_mma"
+    compiler = os.environ.get("CXX", "c++").split()
+    with tempfile.TemporaryDirectory() as folder:
+        program = str(Path(folder) / "tiles")
+        command = [*compiler, "-std=c++20", f"-I{headers}", "-x", "c++", "-", "-o", program]
+        subprocess.run(command, input=TILE_PROGRAM, text=True, check=True)
+        output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    sizes = {}
+    for line in output.splitlines():
+        head_dim, element_bytes, stages, *shared = map(int, line.split())
+        by_heads = dict(zip((8, 16, 32, 64), shared, strict=True))
+        sizes[head_dim, element_bytes] = TileSizes(stages, by_heads)
+    return sizes
+
+
+@dataclass(frozen=True)
+class VarlenMma:
+    """What the template arguments of a varlen kernel say; sizes as in varlen_mma/tile.h."""
+
+    head_dim: int
+
+    @property
+    def row_tiles(self) -> tuple[int, ...]:
+        return (16, 64, 128) if self.head_dim <= 128 else (16, 64)
+
+    def work(self, rows: int) -> dict[str, int]:
+        """Of a warp, for a tile of 64 keys."""
+        fragments = 2 if rows == 128 else 1
+        tokens = 16 if rows == 16 else 64
+        copies = 2 * 16 * 2 * self.head_dim // LDGSTS_BYTES
+        return {"HMMA": 2 * fragments * tokens // 8 * self.head_dim // 16, "LDGSTS": copies}
+
+
+def varlen_mma_of(kernel: Kernel) -> VarlenMma | None:
+    found = re.match(r"varlen_mma_kernel<\w+, (\d+)>", kernel.name)
+    return VarlenMma(int(found[1])) if found else None
 
 
 def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
-    found = re.match(r"decode_mma_kernel<\w+, (\d+), \(pagedattn::GroupClass\)(\d)>", kernel.name)
-    return DecodeMma(int(found[1]), int(found[2])) if found else None
+    pattern = r"decode_mma_kernel<([\w ]+), (\d+), \(pagedattn::GroupClass\)(\d)>"
+    found = re.match(pattern, kernel.name)
+    if not found:
+        return None
+    element_bytes = 2 if found[1] in ("__half", "__nv_bfloat16") else 1
+    return DecodeMma(element_bytes, int(found[2]), int(found[3]))
 
 
 def resident_ctas(kernel: Kernel, threads: int, shared_bytes: int) -> int:
@@ -340,8 +451,8 @@ def report(kernel: Kernel) -> list[str]:
         f"{resources.get('LOCAL', 0)} B local, {resources.get('SHARED', 0)} B static shared, "
         f"{len(kernel.code)} instructions"
     )
-    config = decode_mma_of(kernel)
-    if config is None or kernel.arch < 80:
+    decode, varlen = decode_mma_of(kernel), varlen_mma_of(kernel)
+    if (decode is None and varlen is None) or kernel.arch < 80:
         return []
     problems = []
     if spills or resources.get("LOCAL", 0) or resources.get("STACK", 0):
@@ -349,26 +460,60 @@ def report(kernel: Kernel) -> list[str]:
     for opcode in ("HMMA", r"LDGSTS.*\.128", "LDSM"):
         if not kernel.count(opcode):
             problems.append(f"no {opcode}")
+    if decode is not None:
+        problems += report_decode(kernel, decode)
+    if varlen is not None:
+        problems += report_varlen(kernel, varlen)
+    return problems
+
+
+def report_varlen(kernel: Kernel, config: VarlenMma) -> list[str]:
+    flow = Flow(kernel.code)
+    loops = flow.loops()
+    share = 0.0
+    for rows in config.row_tiles:
+        work = config.work(rows)
+        # The innermost loop, where several have such a way around.
+        order = sorted(loops, key=lambda header: len(loops[header]))
+        paths = (flow.shortest_path(header, loops[header], work) for header in order)
+        path = next((path for path in paths if path is not None), None)
+        if path is None:
+            return [f"no loop for {rows} rows"]
+        share = work["HMMA"] / len(path)
+        print(
+            f"  {rows} rows x 64 keys: {len(path)} instructions, {share:.1%} mma: {classify(path)}"
+        )
+    if share < MIN_MMA_SHARE[config.head_dim]:
+        return [f"{share:.1%} of the largest row tile's instructions are mma"]
+    return []
+
+
+def report_decode(kernel: Kernel, config: DecodeMma) -> list[str]:
+    problems = []
     path = find_hot_path(kernel)
     print(
         f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: "
         f"{classify(path.instructions)}"
     )
-    for team_warps in (1,) if config.max_team_warps == 1 else (2, 4):
-        shared_bytes = config.shared_bytes(team_warps)
+    sizes = tile_sizes()[config.head_dim, config.element_bytes]
+    for heads in config.group_heads:
+        team_warps = max(1, heads // 16)
+        shared_bytes = sizes.shared_bytes[heads]
         ctas = resident_ctas(kernel, 128, shared_bytes)
         per_kilobyte = path.per_kilobyte(team_warps)
         rate = ISSUE_SLOTS_PER_CLOCK * 1024 / per_kilobyte
         ratio = rate / HBM_BYTES_PER_CLOCK_PER_SM
-        in_flight = ctas * 4 * config.stages * path.tile_bytes / 1024
+        in_flight = ctas * 4 * sizes.stages * path.tile_bytes / 1024
         print(
             f"  {f'teams of {team_warps}: ' if config.max_team_warps > 1 else ''}"
             f"{per_kilobyte:.1f} instructions/KB, issue limit {rate:.0f} B/clk/SM = "
             f"{ratio:.1f} x HBM; {shared_bytes} B dynamic shared, {ctas} CTAs/SM, "
             f"{in_flight:.0f} KB in flight/SM"
         )
-        if config.head_dim <= 128 and team_warps <= 2 and ratio < MIN_ISSUE_TO_HBM:
-            problems.append(f"issue limit {ratio:.1f} x HBM, wanted {MIN_ISSUE_TO_HBM}")
+        max_heads = 32 if config.element_bytes == 2 else 16
+        wanted = config.min_issue_to_hbm
+        if config.head_dim <= 128 and heads <= max_heads and ratio < wanted:
+            problems.append(f"issue limit {ratio:.1f} x HBM, wanted {wanted}")
     return problems
 
 
@@ -381,11 +526,15 @@ def main() -> None:
     parser.add_argument("--check", action="store_true", help="fail where decode misses the gate")
     arguments = parser.parse_args()
     problems = []
+    num_checked = 0
     for path in arguments.files:
         for kernel in read_kernels(path):
             if re.search(arguments.filter, kernel.name):
+                num_checked += decode_mma_of(kernel) is not None
                 name = f"sm_{kernel.arch} {kernel.name}"
                 problems += [f"{name}: {problem}" for problem in report(kernel)]
+    if arguments.check and num_checked == 0:
+        sys.exit("static_report: no decode kernel on tensor cores to check")
     if arguments.check and problems:
         sys.exit("\n".join(["static_report: the gate objects:", *problems]))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pagedattn import ops as ops
 from pagedattn.block_manager import AllocationStatus, BlockManager, OutOfBlocks
+from pagedattn.cascade import cascade_attention
 from pagedattn.kv_cache import KVCache
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ __all__ = [
     "OutOfBlocks",
     "RequestOutput",
     "SamplingParams",
+    "cascade_attention",
 ]
 __version__ = version("pagedattn")
 

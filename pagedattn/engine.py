@@ -18,7 +18,7 @@ from . import __version__
 from .answers import RequestAnswers
 from .block_manager import BlockManager
 from .cache_budget import choose_num_blocks
-from .config import EngineConfig
+from .config import KV_CACHE_DTYPES, EngineConfig
 from .detokenizer import Tokenizer
 from .integrations.transformers import enable, probe_kv_shape
 from .kv_cache import KVCache
@@ -30,6 +30,7 @@ from .request import FinishReason, Request, prompt_hash
 from .sampling import SampledToken, SamplingParams, sample
 from .scheduler import Scheduler, Step
 from .sizing import KVShape
+from .swap_space import SwapSpace
 
 logger = logging.getLogger("pagedattn")
 
@@ -89,7 +90,8 @@ class Engine:
         if not config.enable_chunked_prefill:
             max_num_batched_tokens = max(max_num_batched_tokens, wanted_len)
         enable(model)
-        shape = KVShape(*probe_kv_shape(model), model.dtype)
+        cache_dtype = KV_CACHE_DTYPES[config.kv_cache_dtype] or model.dtype
+        shape = KVShape(*probe_kv_shape(model), cache_dtype)
         num_blocks = choose_num_blocks(config, model, shape, wanted_len, max_num_batched_tokens)
         capacity = num_blocks * config.block_size
         if config.max_model_len is not None and config.max_model_len > capacity:
@@ -109,10 +111,12 @@ class Engine:
             dtype=shape.dtype,
             device=model.device,
         )
+        swap_space = SwapSpace(self.kv_cache, config.swap_space_bytes) if config.swaps else None
         self.block_manager = BlockManager(
             num_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
+            num_host_blocks=0 if swap_space is None else swap_space.num_blocks,
             watermark=_WATERMARK,
         )
         self.scheduler = Scheduler(
@@ -120,6 +124,7 @@ class Engine:
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
             enable_chunked_prefill=config.enable_chunked_prefill,
+            swap_space=swap_space,
         )
         self.metrics = Metrics(self.scheduler, config.block_size, self.max_model_len)
         self._runner = ModelRunner(model, self.kv_cache, self.block_manager)

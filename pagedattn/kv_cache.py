@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+
+from .sizing import SCALE_BYTES, KVShape, is_quantized
 
 _ops = torch.ops.pagedattn
 
 Layout = Literal["HND", "NHD"]
 Pairs = Sequence[tuple[int, int]]
 
-SUPPORTED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+SUPPORTED_DTYPES = (
+    torch.float32,
+    torch.float16,
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e5m2,
+    torch.int8,
+)
 
 
 class KVCache:
@@ -29,10 +38,17 @@ class KVCache:
     NHD    ``[num_blocks, block_size, num_kv_heads, dim]``   moving tokens: a token is one run
     ====== ================================================= =====================================
 
+    With an 8-bit dtype every token and head has an fp32 scale (see :meth:`scales`), which
+    ``reshape_and_cache`` computes as it writes: nothing has to be calibrated, nothing saturates. A
+    block's scales lie behind its codes and go wherever the block goes::
+
+        | codes, block_size * num_kv_heads rows of head_dim | a scale for each row |
+
     A block id means the same block in every layer; tables and block ids come from
     :class:`pagedattn.BlockManager`. Memory is not initialised: what no one wrote is never read.
 
-    Raises ValueError for sizes below 1, an unknown layout or an unsupported dtype.
+    Raises ValueError for sizes below 1, an unknown layout or an unsupported dtype, and for a
+    head_dim that is no multiple of 8 with an 8-bit dtype.
     """
 
     def __init__(
@@ -64,6 +80,9 @@ class KVCache:
             )
         if layout not in ("HND", "NHD"):
             raise ValueError(f'layout must be "HND" or "NHD", got {layout!r}')
+        if is_quantized(dtype) and head_dim % 8:
+            raise ValueError(f"head_dim must be a multiple of 8 with dtype {dtype}, got {head_dim}")
+        self.shape = KVShape(num_layers, num_kv_heads, head_dim, dtype)
         self.num_layers = num_layers
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -73,22 +92,33 @@ class KVCache:
         self.device = torch.device(device)
         self.layout: Layout = layout
 
-        inner = (num_kv_heads, block_size) if layout == "HND" else (block_size, num_kv_heads)
-        storage = torch.empty(
-            (num_layers, 2, num_blocks, *inner, head_dim),
-            dtype=dtype,
+        rows = (num_kv_heads, block_size) if layout == "HND" else (block_size, num_kv_heads)
+        num_rows = num_kv_heads * block_size
+        code_bytes = num_rows * head_dim * dtype.itemsize
+        scale_bytes = num_rows * SCALE_BYTES if is_quantized(dtype) else 0
+        blocks = torch.empty(
+            (num_layers, 2, num_blocks, code_bytes + scale_bytes),
+            dtype=torch.uint8,
             device=device,
             pin_memory=pin_memory,
         )
+        codes = blocks[..., :code_bytes].view(dtype).unflatten(-1, (*rows, head_dim))
         if layout == "HND":
-            storage = storage.transpose(-3, -2)
-        self.key_caches: list[Tensor] = list(storage[:, 0].unbind())
-        self.value_caches: list[Tensor] = list(storage[:, 1].unbind())
+            codes = codes.transpose(-3, -2)
+        self.key_caches: list[Tensor] = list(codes[:, 0].unbind())
+        self.value_caches: list[Tensor] = list(codes[:, 1].unbind())
+        self._scales: list[Tensor] | None = None
+        if scale_bytes:
+            scales = blocks[..., code_bytes:].view(torch.float32).unflatten(-1, rows)
+            self._scales = list((scales.transpose(-2, -1) if layout == "HND" else scales).unbind())
+        # The bytes of whole blocks, in the four dimensions that the ops take.
+        self._key_blocks = list(blocks[:, 0, :, None, None].unbind())
+        self._value_blocks = list(blocks[:, 1, :, None, None].unbind())
 
     @property
     def bytes_per_token(self) -> int:
-        """Bytes that one token takes, in all layers, keys and values together."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        """Bytes that one token takes in all layers: keys, values and their scales."""
+        return self.shape.bytes_per_token
 
     @property
     def bytes_per_block(self) -> int:
@@ -104,6 +134,17 @@ class KVCache:
         """(key_cache, value_cache) of one layer, each ``[num_blocks, block_size, heads, dim]``."""
         return self.key_caches[index], self.value_caches[index]
 
+    def scales(self, index: int) -> dict[str, Any]:
+        """``k_scale`` and ``v_scale`` of one layer, by those names, for the ops.
+
+        fp32 ``[num_blocks, block_size, num_kv_heads]``: value = code * scale. None unless the dtype
+        is an 8-bit one.
+        """
+        if self._scales is None:
+            return {"k_scale": None, "v_scale": None}
+        k_scale, v_scale = self._scales[index].unbind()
+        return {"k_scale": k_scale, "v_scale": v_scale}
+
     def copy_blocks(self, pairs: Pairs) -> None:
         """Copies block ``src`` over block ``dst`` in every layer, for each (src, dst) in order.
 
@@ -112,7 +153,7 @@ class KVCache:
         """
         for independent in _independent_runs(pairs):
             mapping = torch.tensor(independent, dtype=torch.int64, device=self.device)
-            _ops.copy_blocks(self.key_caches, self.value_caches, mapping)
+            _ops.copy_blocks(self._key_blocks, self._value_blocks, mapping)
 
     def swap_blocks(self, target: KVCache, pairs: Pairs) -> None:
         """Copies block ``src`` of this cache over block ``dst`` of ``target``, in every layer.
@@ -127,8 +168,8 @@ class KVCache:
             )
         if pairs:
             mapping = torch.tensor(list(pairs), dtype=torch.int64)
-            _ops.swap_blocks(self.key_caches, target.key_caches, mapping)
-            _ops.swap_blocks(self.value_caches, target.value_caches, mapping)
+            _ops.swap_blocks(self._key_blocks, target._key_blocks, mapping)
+            _ops.swap_blocks(self._value_blocks, target._value_blocks, mapping)
 
     def gather(
         self,
@@ -141,22 +182,22 @@ class KVCache:
         """Contiguous (key, value) of some sequences, ``[num_tokens, num_kv_heads, head_dim]``.
 
         block_tables int32 ``[num_seqs, max_blocks_per_seq]``, cu_seq_lens int32 ``[num_seqs + 1]``,
-        num_tokens the host's value of ``cu_seq_lens[-1]``; dtype None keeps the cache's.
+        num_tokens the host's value of ``cu_seq_lens[-1]``. dtype None keeps the cache's, another
+        one dequantises.
         """
         key_cache, value_cache = self.layer(layer)
         return _ops.gather_cache(
-            key_cache, value_cache, block_tables, cu_seq_lens, num_tokens, dtype=dtype
+            key_cache,
+            value_cache,
+            block_tables,
+            cu_seq_lens,
+            num_tokens,
+            **self.scales(layer),
+            dtype=dtype,
         )
 
     def _block_spec(self) -> tuple[object, ...]:
-        return (
-            self.num_layers,
-            self.num_kv_heads,
-            self.head_dim,
-            self.block_size,
-            self.dtype,
-            self.layout,
-        )
+        return self.shape, self.block_size, self.layout
 
 
 def _independent_runs(pairs: Pairs) -> Iterator[list[tuple[int, int]]]:

@@ -40,7 +40,7 @@ class ModelRunner:
         positions: list[int] = []
         for request, count in step.num_tokens.items():
             start = request.num_computed_tokens
-            token_ids += request.token_ids[start : start + count]
+            token_ids += request.next_token_ids(count)
             positions += range(start, start + count)
         position_ids = torch.tensor(positions)
         metadata = self._metadata(step, position_ids)
@@ -70,9 +70,8 @@ class ModelRunner:
         block_size = self._kv_cache.block_size
         block_tables = torch.empty(num_seqs, -(-max_seq_len // block_size), dtype=torch.int32)
         seq_lens = torch.empty(num_seqs, dtype=torch.int32)
-        self._block_manager.fill_batch(
-            [request.sequence_id for request in step.requests], block_tables, seq_lens
-        )
+        sequence_ids = [request.sequence_id for request in step.requests]
+        self._block_manager.fill_batch(sequence_ids, block_tables, seq_lens)
         sequence = torch.repeat_interleave(torch.arange(num_seqs), torch.tensor(counts))
         blocks = block_tables[sequence, position_ids // block_size].long()
         return AttentionMetadata(
@@ -82,4 +81,5 @@ class ModelRunner:
             cu_seqlens_q=torch.tensor([0, *itertools.accumulate(counts)], dtype=torch.int32),
             max_query_len=max(counts),
             max_seq_len=max_seq_len,
+            num_common_blocks=self._block_manager.common_prefix_blocks(sequence_ids),
         )

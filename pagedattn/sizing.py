@@ -11,6 +11,14 @@ import torch
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
+# The fp32 scale that each token and head of an 8-bit cache has, for its key and for its value.
+SCALE_BYTES = 4
+
+
+def is_quantized(dtype: torch.dtype) -> bool:
+    """Whether a cache of this dtype holds 8-bit codes, which need scales."""
+    return dtype.itemsize == 1
+
 
 @dataclass(frozen=True)
 class KVShape:
@@ -35,8 +43,9 @@ class KVShape:
 
     @property
     def bytes_per_token(self) -> int:
-        """Keys and values of one token in all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+        """Keys, values and their scales of one token in all layers."""
+        row = self.head_dim * self.dtype.itemsize + SCALE_BYTES * is_quantized(self.dtype)
+        return 2 * self.num_layers * self.num_kv_heads * row
 
     def bytes_per_block(self, block_size: int = 16) -> int:
         return self.bytes_per_token * block_size

@@ -6,12 +6,22 @@ import torch
 import pagedattn  # noqa: F401  (loads the ops)
 from pagedattn.kv_cache import KVCache
 
+QUANTIZED = [torch.float8_e4m3fn, torch.float8_e5m2, torch.int8]
+each_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.int8], ids=str)
+
 
 def make_cache(layout="HND", num_blocks=6, **options):
     cache = KVCache(2, num_blocks, 8, 3, 32, layout=layout, **options)
-    for i, tensor in enumerate(cache.key_caches + cache.value_caches):
-        tensor.copy_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(i)))
+    for i, tensor in enumerate(contents(cache)):
+        rows = torch.randn(tensor.shape, generator=torch.Generator().manual_seed(i))
+        tensor.copy_(64 * rows)
     return cache
+
+
+def contents(cache):
+    """Everything that is stored, in views that write through."""
+    scales = [scale for i in range(cache.num_layers) for scale in cache.scales(i).values()]
+    return cache.key_caches + cache.value_caches + [s for s in scales if s is not None]
 
 
 @pytest.mark.parametrize("layout", ["HND", "NHD"])
@@ -34,20 +44,62 @@ def test_hnd_is_the_default_and_keeps_a_heads_tokens_together():
 def test_bytes():
     cache = KVCache(2, 6, 8, 3, 32, dtype=torch.bfloat16)
     assert cache.bytes_per_token == 2 * 2 * 3 * 32 * 2
-    stored = sum(t.numel() * t.element_size() for t in cache.key_caches + cache.value_caches)
+    stored = sum(t.numel() * t.element_size() for t in contents(cache))
     assert cache.num_bytes == stored
 
 
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
+def test_bytes_include_the_scales(dtype):
+    cache = KVCache(2, 6, 8, 3, 32, dtype=dtype)
+    assert cache.bytes_per_token == 2 * 2 * 3 * (32 + 4)
+    assert cache.num_bytes == sum(t.numel() * t.element_size() for t in contents(cache))
+
+
 @pytest.mark.parametrize("layout", ["HND", "NHD"])
-def test_copies_run_in_order(layout):
-    cache = make_cache(layout)
-    expected = [t.clone() for t in cache.key_caches + cache.value_caches]
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
+def test_an_8_bit_cache_has_a_scale_per_token_and_head(dtype, layout):
+    cache = KVCache(2, 6, 8, 3, 32, dtype=dtype, layout=layout)
+    for layer in range(2):
+        scales = cache.scales(layer)
+        assert list(scales) == ["k_scale", "v_scale"]
+        for scale in scales.values():
+            assert scale.shape == (6, 8, 3)
+            assert scale.dtype == torch.float32
+    assert KVCache(2, 6, 8, 3, 32).scales(1) == {"k_scale": None, "v_scale": None}
+
+
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+@pytest.mark.parametrize("dtype", QUANTIZED, ids=str)
+def test_what_is_written_to_an_8_bit_cache_comes_back(dtype, layout):
+    cache = KVCache(2, 6, 8, 3, 32, dtype=dtype, layout=layout)
+    for tensor in contents(cache):
+        tensor.copy_(torch.full_like(tensor, torch.nan, dtype=torch.float32))
+    rows = torch.randn(2, 2, 13, 3, 32, generator=torch.Generator().manual_seed(0))
+    slots = torch.cat([torch.arange(4 * 8, 5 * 8), torch.arange(8, 13)])
+    for layer, (key, value) in enumerate(rows):
+        torch.ops.pagedattn.reshape_and_cache(
+            key, value, *cache.layer(layer), slots, **cache.scales(layer)
+        )
+    tables = torch.tensor([[4, 1]], dtype=torch.int32)
+    cu_seq_lens = torch.tensor([0, 13], dtype=torch.int32)
+    for layer, written in enumerate(rows):
+        gathered = cache.gather(layer, tables, cu_seq_lens, 13, dtype=torch.float32)
+        for got, want in zip(gathered, written, strict=True):
+            bound = {torch.int8: 1e-2, torch.float8_e4m3fn: 3e-2, torch.float8_e5m2: 6e-2}[dtype]
+            assert (got - want).norm() <= bound * want.norm()
+
+
+@each_dtype
+@pytest.mark.parametrize("layout", ["HND", "NHD"])
+def test_copies_run_in_order(layout, dtype):
+    cache = make_cache(layout, dtype=dtype)
+    expected = [t.clone() for t in contents(cache)]
     pairs = [(0, 1), (0, 2), (2, 3), (4, 2), (5, 1)]  # several build on one another
     for tensor in expected:
         for src, dst in pairs:
             tensor[dst] = tensor[src]
     cache.copy_blocks(pairs)
-    for got, want in zip(cache.key_caches + cache.value_caches, expected, strict=True):
+    for got, want in zip(contents(cache), expected, strict=True):
         assert torch.equal(got, want)
 
 
@@ -55,16 +107,17 @@ def test_copying_nothing_is_fine():
     make_cache().copy_blocks([])
 
 
+@each_dtype
 @pytest.mark.parametrize("layout", ["HND", "NHD"])
-def test_swap_there_and_back(layout):
-    cache = make_cache(layout)
-    host = KVCache(2, 9, 8, 3, 32, layout=layout)
-    before = [t.clone() for t in cache.key_caches + cache.value_caches]
+def test_swap_there_and_back(layout, dtype):
+    cache = make_cache(layout, dtype=dtype)
+    host = KVCache(2, 9, 8, 3, 32, layout=layout, dtype=dtype)
+    before = [t.clone() for t in contents(cache)]
     cache.swap_blocks(host, [(1, 7), (2, 8), (5, 0)])
-    for tensor in cache.key_caches + cache.value_caches:
-        tensor[[1, 2, 5]] = torch.nan
+    for tensor in contents(cache):
+        tensor[[1, 2, 5]] = 0
     host.swap_blocks(cache, [(0, 5), (7, 1), (8, 2)])
-    for got, want in zip(cache.key_caches + cache.value_caches, before, strict=True):
+    for got, want in zip(contents(cache), before, strict=True):
         assert torch.equal(got, want)
 
 
@@ -88,7 +141,8 @@ def test_gather_reads_sequences_through_their_tables(layout):
     [
         ({"num_blocks": 0}, "num_blocks must be at least 1, got 0"),
         ({"num_layers": -1}, "num_layers"),
-        ({"dtype": torch.int8}, "dtype torch.int8 is not supported"),
+        ({"dtype": torch.int32}, "dtype torch.int32 is not supported"),
+        ({"dtype": torch.int8, "head_dim": 36}, "head_dim must be a multiple of 8 .* got 36"),
         ({"layout": "NHWC"}, "layout must be"),
     ],
 )

@@ -28,9 +28,10 @@ def test_shape_from_other_spellings():
     assert KVShape.from_config(config, torch.bfloat16) == KVShape(32, 2, 96, torch.bfloat16)
 
 
-def test_agrees_with_the_cache():
-    cache = KVCache(2, 6, 8, 3, 32, dtype=torch.float16)
-    shape = KVShape(2, 3, 32, torch.float16)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float8_e4m3fn, torch.int8], ids=str)
+def test_agrees_with_the_cache(dtype):
+    cache = KVCache(2, 6, 8, 3, 32, dtype=dtype)
+    shape = KVShape(2, 3, 32, dtype)
     assert shape.bytes_per_token == cache.bytes_per_token
     assert shape.blocks_for_budget(cache.num_bytes, 8) == 6
 

@@ -72,11 +72,6 @@ Sequence& BlockManager::find_resident(std::string_view request_id) {
 
 // ---- prefixes
 
-namespace {
-// Hashing this many blocks ahead of looking them up hides the memory latency of the index.
-constexpr std::int64_t kLookahead = 16;
-}  // namespace
-
 std::vector<PrefixId> BlockManager::match_prefix(TokenSpan tokens, CacheSalt salt,
                                                  std::int64_t max_blocks) const {
   std::vector<PrefixId> matched;
@@ -85,21 +80,12 @@ std::vector<PrefixId> BlockManager::match_prefix(TokenSpan tokens, CacheSalt sal
   PrefixId prefix = index.find_root(salt);
   if (prefix == kNoPrefix) return matched;
 
-  std::uint64_t hashes[kLookahead];
-  std::uint64_t hash = index.node(prefix).hash;
   const Token* next = tokens.data;
-  for (std::int64_t done = 0; done < max_blocks; done += kLookahead) {
-    const std::int64_t count = std::min(kLookahead, max_blocks - done);
-    for (std::int64_t i = 0; i < count; ++i) {
-      hashes[i] = hash = index.child_hash(hash, next + i * block_size_);
-      index.prefetch(hash);
-    }
-    for (std::int64_t i = 0; i < count; ++i, next += block_size_) {
-      prefix = index.find_child(prefix, hashes[i], next);
-      if (prefix == kNoPrefix || index.node(prefix).block == kNoBlock) return matched;
-      if (matched.empty()) matched.reserve(max_blocks);
-      matched.push_back(prefix);
-    }
+  for (std::int64_t i = 0; i < max_blocks; ++i, next += block_size_) {
+    prefix = index.find_child(prefix, next);
+    if (prefix == kNoPrefix || index.node(prefix).block == kNoBlock) break;
+    if (i == 0) matched.reserve(max_blocks);
+    matched.push_back(prefix);
   }
   return matched;
 }
@@ -107,22 +93,8 @@ std::vector<PrefixId> BlockManager::match_prefix(TokenSpan tokens, CacheSalt sal
 void BlockManager::publish_blocks(Sequence& sequence, std::int64_t first_block, const Token* tokens,
                                   std::int64_t count) {
   if (count == 0) return;
-  PrefixIndex& index = cache_.index();
-  PrefixId prefix = sequence.prefix;
-  std::uint64_t hashes[kLookahead];
-  std::uint64_t hash = index.node(prefix).hash;
-  for (std::int64_t done = 0; done < count; done += kLookahead) {
-    const std::int64_t ahead = std::min(kLookahead, count - done);
-    for (std::int64_t i = 0; i < ahead; ++i) {
-      hashes[i] = hash = index.child_hash(hash, tokens + (done + i) * block_size_);
-      index.prefetch(hash);
-    }
-    for (std::int64_t i = done; i < done + ahead; ++i) {
-      prefix = index.find_or_create_child(prefix, hashes[i - done], tokens + i * block_size_);
-      cache_.publish(sequence.blocks[first_block + i], prefix);
-    }
-  }
-  move_to_prefix(sequence, prefix);
+  const Span<const BlockId> blocks{sequence.blocks.data() + first_block, count};
+  move_to_prefix(sequence, cache_.publish(blocks, sequence.prefix, tokens));
 }
 
 void BlockManager::move_to_prefix(Sequence& sequence, PrefixId prefix) {
@@ -148,9 +120,7 @@ std::int64_t BlockManager::unpin_prefix(TokenSpan tokens, CacheSalt salt) {
   PrefixId prefix = cache_.enabled() ? index.find_root(salt) : kNoPrefix;
   // Pinned prefixes stay known without a block, so this walk does not stop where a hit would.
   for (std::int64_t i = 0; prefix != kNoPrefix && i < tokens.size / block_size_; ++i) {
-    const Token* block_tokens = tokens.data + i * block_size_;
-    prefix = index.find_child(prefix, index.child_hash(index.node(prefix).hash, block_tokens),
-                              block_tokens);
+    prefix = index.find_child(prefix, tokens.data + i * block_size_);
     if (prefix != kNoPrefix && index.node(prefix).pin_count > 0) pinned.push_back(prefix);
   }
   // Later blocks first: they become the first to evict.
@@ -203,14 +173,15 @@ std::optional<BlockManager::Shortage> BlockManager::start(std::string_view reque
 void BlockManager::add_tokens(Sequence& sequence, std::int64_t first_block, TokenSpan tokens) {
   if (!cache_.enabled()) return;
   std::vector<Token>& partial = sequence.partial_tokens;
-  if (!partial.empty()) {
-    std::int64_t taken = 0;
-    while (taken < tokens.size && static_cast<std::int64_t>(partial.size()) < block_size_) {
-      partial.push_back(tokens[taken++]);
-    }
-    if (static_cast<std::int64_t>(partial.size()) < block_size_) return;
+  const auto num_partial = static_cast<std::int64_t>(partial.size());
+  if (num_partial + tokens.size < block_size_) {
+    for (std::int64_t i = 0; i < tokens.size; ++i) partial.push_back(tokens[i]);
+    return;
+  }
+  if (num_partial > 0) {
+    const std::int64_t taken = block_size_ - num_partial;
+    for (std::int64_t i = 0; i < taken; ++i) partial.push_back(tokens[i]);
     publish_blocks(sequence, first_block++, partial.data(), 1);
-    partial.clear();
     tokens = tokens.subspan(taken, tokens.size - taken);
   }
   const std::int64_t num_full = tokens.size / block_size_;
@@ -273,12 +244,10 @@ void BlockManager::truncate(std::string_view request_id, std::int64_t num_tokens
       const PrefixIndex& index = cache_.index();
       // The first prefix that is cut, whole or in part.
       const PrefixId cut = index.ancestor(sequence.prefix, full_before - full_after - 1);
-      const Token* tokens = index.block_tokens(cut);
-      sequence.partial_tokens.assign(tokens, tokens + num_partial);
+      sequence.partial_tokens = index.block_tokens(cut);
       move_to_prefix(sequence, index.node(cut).parent);
-    } else {
-      sequence.partial_tokens.resize(num_partial);
     }
+    sequence.partial_tokens.resize(num_partial);
   }
   sequence.num_tokens = num_tokens;
   release_blocks(sequence, blocks_for(num_tokens));

@@ -175,6 +175,9 @@ class BlockManager {
                                 Sequence** started);
   std::optional<Shortage> grow(Sequence& sequence, TokenSpan tokens, std::int64_t* slots,
                                std::optional<BlockCopy>* copy);
+  bool grow_in_place(Sequence& sequence, TokenSpan tokens, std::int64_t* slots);
+  std::optional<Shortage> grow_table(Sequence& sequence, TokenSpan tokens, std::int64_t* slots,
+                                     std::optional<BlockCopy>* copy);
   // Writes the slots of the sequence's last `count` tokens.
   void write_slots(const Sequence& sequence, std::int64_t count, std::int64_t* slots) const;
   // Needs no division unless the table grows.

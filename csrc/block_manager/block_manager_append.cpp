@@ -20,7 +20,32 @@ std::optional<BlockCopy> BlockManager::append(std::string_view request_id, Token
 std::optional<BlockManager::Shortage> BlockManager::grow(Sequence& sequence, TokenSpan tokens,
                                                          std::int64_t* slots,
                                                          std::optional<BlockCopy>* copy) {
-  if (tokens.size == 0) return std::nullopt;
+  if (tokens.size == 0 || grow_in_place(sequence, tokens, slots)) return std::nullopt;
+  return grow_table(sequence, tokens, slots, copy);
+}
+
+// Most decode steps: the tokens go into the last block, which nobody else holds or could hit. Does
+// nothing and returns false where this is not so.
+inline bool BlockManager::grow_in_place(Sequence& sequence, TokenSpan tokens, std::int64_t* slots) {
+  const auto size = static_cast<std::int64_t>(sequence.blocks.size());
+  const std::int64_t room = size * block_size_ - sequence.num_tokens;
+  if (room < tokens.size || config_.window) return false;
+  const BlockId block = sequence.blocks.back();
+  if (cache_.ref_count(block) != 1 || cache_.is_published(block)) return false;
+  sequence.first_own_block =
+      std::min(sequence.first_own_block, static_cast<std::int32_t>(size - 1));
+  sequence.num_tokens += tokens.size;
+  if (slots != nullptr) {
+    std::int64_t slot = (block + std::int64_t{1}) * block_size_ - room;
+    for (std::int64_t i = 0; i < tokens.size; ++i) slots[i] = slot++;
+  }
+  add_tokens(sequence, size - 1, tokens);
+  return true;
+}
+
+std::optional<BlockManager::Shortage> BlockManager::grow_table(Sequence& sequence, TokenSpan tokens,
+                                                               std::int64_t* slots,
+                                                               std::optional<BlockCopy>* copy) {
   std::vector<BlockId>& blocks = sequence.blocks;
   const auto old_size = static_cast<std::int64_t>(blocks.size());
   const std::int64_t new_size = table_size_after(sequence, tokens.size);

@@ -26,9 +26,9 @@ void check_sizes(const BatchBuffers& out, std::int64_t num_requests, std::int64_
   }
 }
 
-void check_columns(const BatchBuffers& out, std::int64_t num_blocks) {
-  if (out.block_tables && out.block_tables->num_cols < num_blocks) {
-    too_small("block_tables", "columns", out.block_tables->num_cols, num_blocks);
+void check_columns(const Int32Rows& block_tables, std::int64_t num_blocks) {
+  if (block_tables.num_cols < num_blocks) {
+    too_small("block_tables", "columns", block_tables.num_cols, num_blocks);
   }
 }
 
@@ -38,9 +38,9 @@ void check_counts(const TokenBatch& batch) {
     throw std::invalid_argument("counts has " + std::to_string(batch.counts->size) +
                                 " entries for " + std::to_string(num_requests) + " request_ids");
   }
-  std::int64_t left = batch.tokens.size;
+  std::int64_t left = batch.tokens.size - (batch.counts ? 0 : num_requests);
   bool adds_up = true;
-  for (std::int64_t i = 0; i < num_requests; ++i) {
+  for (std::int64_t i = 0; batch.counts && i < num_requests; ++i) {
     const std::int64_t count = batch.count(i);
     if (count < 0) {
       throw std::invalid_argument("counts[" + std::to_string(i) + "] is " + std::to_string(count));
@@ -88,15 +88,22 @@ void pad(const BatchBuffers& out, std::int64_t num_requests, std::int64_t num_to
 
 }  // namespace
 
+// Batches change little from step to step: whoever followed a request in the last one is the guess
+// for who follows it now, which saves the hash.
 void BlockManager::resolve_batch(Span<const std::string_view> request_ids) {
-  batch_.clear();
+  batch_.resize(request_ids.size);
   ++batch_number_;
+  std::int32_t none = -1;
+  std::int32_t* next_slot = &none;
   for (std::int64_t i = 0; i < request_ids.size; ++i) {
-    Sequence& sequence = find_resident(request_ids[i]);
-    if (std::exchange(sequence.last_batch, batch_number_) == batch_number_) {
+    Sequence* sequence = sequences_.find(request_ids[i], *next_slot);
+    if (sequence == nullptr || sequence->is_swapped) find_resident(request_ids[i]);  // throws
+    if (std::exchange(sequence->last_batch, batch_number_) == batch_number_) {
       throw std::invalid_argument(request_name(request_ids[i]) + " is twice in request_ids");
     }
-    batch_.push_back(&sequence);
+    *next_slot = sequence->slot;
+    next_slot = &sequence->next_in_batch;
+    batch_[i] = sequence;
   }
 }
 
@@ -105,8 +112,8 @@ BatchResult BlockManager::append_batch(const TokenBatch& batch, const BatchBuffe
   check_counts(batch);
   check_sizes(out, num_requests, batch.tokens.size);
   resolve_batch(batch.request_ids);
-  for (std::int64_t i = 0; i < num_requests; ++i) {
-    check_columns(out, table_size_after(*batch_[i], batch.count(i)));
+  for (std::int64_t i = 0; out.block_tables && i < num_requests; ++i) {
+    check_columns(*out.block_tables, table_size_after(*batch_[i], batch.count(i)));
   }
 
   BatchResult result;
@@ -152,7 +159,7 @@ BatchResult BlockManager::allocate_batch(const TokenBatch& batch, CacheSalt salt
     if (batch.count(i) == 0) {
       throw std::invalid_argument("token_ids of " + request_name(id) + " is empty");
     }
-    check_columns(out, blocks_for(batch.count(i)));
+    if (out.block_tables) check_columns(*out.block_tables, blocks_for(batch.count(i)));
   }
 
   BatchResult result;
@@ -182,7 +189,8 @@ void BlockManager::fill_batch(Span<const std::string_view> request_ids, const Ba
   check_sizes(out, request_ids.size, 0);
   resolve_batch(request_ids);
   for (const Sequence* sequence : batch_) {
-    check_columns(out, static_cast<std::int64_t>(sequence->blocks.size()));
+    if (!out.block_tables) break;
+    check_columns(*out.block_tables, static_cast<std::int64_t>(sequence->blocks.size()));
   }
   for (std::int64_t i = 0; i < request_ids.size; ++i) write_row(batch_[i], out, i);
   pad(out, request_ids.size, 0);

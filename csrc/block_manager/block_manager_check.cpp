@@ -109,11 +109,12 @@ void BlockManager::check_invariants() const {
     const PrefixNode& node = index.node(id);
     if (node.ref_count == 0) continue;
     ++num_nodes;
+    check(node.first_child == kNoPrefix || (index.node(node.first_child).parent == id &&
+                                            index.node(node.first_child).ref_count > 0),
+          "prefix " + std::to_string(id) + " names a first child that is not its own");
     if (!index.is_root(id)) {
       ++prefix_refs[node.parent];
-      const Token* tokens = index.block_tokens(id);
-      const std::uint64_t hash = index.child_hash(index.node(node.parent).hash, tokens);
-      check(hash == node.hash && index.find_child(node.parent, hash, tokens) == id,
+      check(index.find_child(node.parent, index.block_tokens(id).data()) == id,
             "prefix " + std::to_string(id) + " is not found by its tokens");
     } else if (index.root_salt(id)) {
       check(index.find_root(index.root_salt(id)) == id, "a salt is not found");

@@ -31,45 +31,39 @@ void PrefixCache::allocate(std::int64_t count, std::vector<BlockId>* table) {
   }
 }
 
-// Eviction jumps about in memory: from the block to its prefix to the prefix's slot in the index.
-// Fetching these for several blocks at once hides the latency.
+// Eviction jumps about in memory, from the block to its prefix. Fetching these for several blocks
+// at once hides the latency.
 void PrefixCache::prefetch_victims(std::int64_t count) const {
   if (count < 2 || pool_.empty().size() > 0) return;
-  const BlockId first = pool_.cached().front();
-  BlockId id = first;
+  BlockId id = pool_.cached().front();
   for (std::int64_t i = 0; i < count; ++i, id = pool_[id].next) {
     __builtin_prefetch(&index_.node(pool_[id].prefix));
   }
-  id = first;
-  for (std::int64_t i = 0; i < count; ++i, id = pool_[id].next) {
-    index_.prefetch(index_.node(pool_[id].prefix).hash);
-  }
-}
-
-void PrefixCache::acquire(BlockId id) {
-  if (is_free(id)) pool_.remove_free(id);
-  ++pool_[id].ref_count;
-}
-
-void PrefixCache::release(BlockId id) {
-  --pool_[id].ref_count;
-  if (is_free(id)) pool_.add_free(id);
 }
 
 void PrefixCache::publish(BlockId id, PrefixId prefix) {
   PrefixNode& node = index_.node(prefix);
   if (node.block != kNoBlock) return;
   node.block = id;
+  ++node.ref_count;
   pool_[id].prefix = prefix;
-  index_.acquire(prefix);
   if (node.pin_count > 0) ++num_pinned_blocks_;
-  if (!events_.enabled()) return;
+  if (events_.enabled()) record_stored(node);
+}
 
+PrefixId PrefixCache::publish(Span<const BlockId> blocks, PrefixId parent, const Token* tokens) {
+  for (std::int64_t i = 0; i < blocks.size; ++i, tokens += index_.block_size()) {
+    parent = index_.find_or_create_child(parent, tokens);
+    publish(blocks[i], parent);
+  }
+  return parent;
+}
+
+void PrefixCache::record_stored(const PrefixNode& node) {
   KvEvent& event = events_.add(KvEvent::Kind::kStored);
-  event.prefix = prefix;
-  event.block = id;
-  event.tokens.assign(index_.block_tokens(prefix),
-                      index_.block_tokens(prefix) + index_.block_size());
+  event.prefix = pool_[node.block].prefix;
+  event.block = node.block;
+  event.tokens = index_.block_tokens(event.prefix);
   if (index_.is_root(node.parent)) {
     event.cache_salt = index_.root_salt(node.parent);
   } else {

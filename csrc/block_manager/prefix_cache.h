@@ -47,11 +47,20 @@ class PrefixCache {
   BlockId allocate();
   // Adds `count` of them to a table.
   void allocate(std::int64_t count, std::vector<BlockId>* table);
-  void acquire(BlockId id);
-  void release(BlockId id);
+  void acquire(BlockId id) {
+    if (is_free(id)) pool_.remove_free(id);
+    ++pool_[id].ref_count;
+  }
+  void release(BlockId id) {
+    --pool_[id].ref_count;
+    if (is_free(id)) pool_.add_free(id);
+  }
 
   // Makes a used block the one that serves hits on the prefix, unless another one does.
   void publish(BlockId id, PrefixId prefix);
+  // The same for blocks that follow each other behind `parent` and hold the tokens; returns the
+  // prefix of the last one.
+  PrefixId publish(Span<const BlockId> blocks, PrefixId parent, const Token* tokens);
   // Makes a block in no free list serve no hits. Nothing happens if it serves none.
   void unpublish(BlockId id);
 
@@ -66,6 +75,7 @@ class PrefixCache {
   void clear();
 
  private:
+  void record_stored(const PrefixNode& node);
   void prefetch_victims(std::int64_t count) const;
   // Breaks the tie between a block and the prefix it is published as.
   void detach(BlockId id);

@@ -1,16 +1,35 @@
 #include "prefix_index.h"
 
-#include <cstring>
+#include <utility>
 
 namespace pagedattn {
 
-PrefixIndex::PrefixIndex(std::int32_t block_size, std::int32_t expected_prefixes)
+inline PrefixId PrefixIndex::new_node(PrefixId parent) {
+  if (unused_ == kNoPrefix) add_id();
+  const PrefixId id = unused_;
+  PrefixNode& made = node(id);
+  unused_ = made.parent;
+  --num_unused_;
+  made = PrefixNode();
+  made.parent = parent;
+  return id;
+}
+
+void PrefixIndex::add_id() {
+  unused_ = num_ids_++;
+  ++num_unused_;
+  nodes_.grow_to(num_ids_);
+  tokens_.grow_to(num_ids_);
+}
+
+PrefixIndex::PrefixIndex(std::int32_t block_size, std::int32_t expected_prefixes,
+                         std::uint64_t secret)
     : block_size_(block_size),
-      secret_(random_secret()),
-      nodes_(1),
-      tokens_(block_size),
-      index_(expected_prefixes) {
-  unsalted_root_ = new_node(kNoPrefix, mix(secret_, kMixA));
+      secret_(secret),
+      nodes_(1, std::int64_t{expected_prefixes} + 1),
+      tokens_(block_size, std::int64_t{expected_prefixes} + 1),
+      hashed_children_(expected_prefixes) {
+  unsalted_root_ = new_node(kNoPrefix);
   acquire(unsalted_root_);  // never forgotten
 }
 
@@ -23,7 +42,7 @@ PrefixId PrefixIndex::find_root(CacheSalt salt) const {
 PrefixId PrefixIndex::find_or_create_root(CacheSalt salt) {
   const PrefixId known = find_root(salt);
   if (known != kNoPrefix) return known;
-  const PrefixId id = new_node(kNoPrefix, hash_bytes(secret_, salt->data(), salt->size()));
+  const PrefixId id = new_node(kNoPrefix);
   salted_roots_.emplace(*salt, id);
   salts_.emplace(id, *salt);
   return id;
@@ -34,22 +53,23 @@ CacheSalt PrefixIndex::root_salt(PrefixId root) const {
   return found == salts_.end() ? CacheSalt() : CacheSalt(found->second);
 }
 
-PrefixId PrefixIndex::find_child(PrefixId parent, std::uint64_t hash,
-                                 const Token* block_tokens) const {
-  return index_.find(hash, [&](PrefixId id) {
-    return node(id).parent == parent &&
-           std::memcmp(tokens_[id], block_tokens, block_size_ * sizeof(Token)) == 0;
+PrefixId PrefixIndex::find_hashed_child(PrefixId parent, const Token* block_tokens) const {
+  return hashed_children_.find(child_hash(parent, block_tokens), [&](PrefixId id) {
+    return node(id).parent == parent && tokens_.equal(id, block_tokens);
   });
 }
 
-PrefixId PrefixIndex::find_or_create_child(PrefixId parent, std::uint64_t hash,
-                                           const Token* block_tokens) {
-  const PrefixId known = find_child(parent, hash, block_tokens);
-  if (known != kNoPrefix) return known;
-  const PrefixId id = new_node(parent, hash);
-  std::memcpy(tokens_[id], block_tokens, block_size_ * sizeof(Token));
-  index_.insert(hash, id);
-  acquire(parent);
+PrefixId PrefixIndex::create_child(PrefixId parent, const Token* block_tokens) {
+  const PrefixId id = new_node(parent);
+  tokens_.set(id, block_tokens);
+  PrefixNode& from = node(parent);
+  ++from.ref_count;
+  if (from.first_child == kNoPrefix) {
+    from.first_child = id;
+  } else {
+    from.has_hashed_children = true;
+    hashed_children_.insert(child_hash(parent, block_tokens), id);
+  }
   return id;
 }
 
@@ -58,36 +78,27 @@ PrefixId PrefixIndex::ancestor(PrefixId id, std::int64_t levels) const {
   return id;
 }
 
-void PrefixIndex::release(PrefixId id) {
-  while (id != kNoPrefix && --node(id).ref_count == 0) {
-    const PrefixId parent = node(id).parent;
-    if (parent != kNoPrefix) {
-      index_.erase(node(id).hash, id);
-    } else {
+void PrefixIndex::forget(PrefixId id) {
+  while (true) {
+    const PrefixId parent = std::exchange(node(id).parent, unused_);
+    unused_ = id;
+    ++num_unused_;
+    if (parent == kNoPrefix) {
       const auto salt = salts_.find(id);
       salted_roots_.erase(salt->second);
       salts_.erase(salt);
+      return;
     }
-    node(id).parent = unused_;
-    unused_ = id;
-    ++num_unused_;
+    PrefixNode& from = node(parent);
+    if (from.first_child == id) {
+      from.first_child = kNoPrefix;
+    } else {
+      hashed_children_.erase(child_hash(parent, tokens_.get(id).data()), id);
+    }
+    tokens_.clear(id);
+    if (--from.ref_count > 0) return;
     id = parent;
   }
-}
-
-PrefixId PrefixIndex::new_node(PrefixId parent, std::uint64_t hash) {
-  PrefixId id;
-  if (unused_ != kNoPrefix) {
-    id = unused_;
-    unused_ = node(id).parent;
-    --num_unused_;
-  } else {
-    id = num_ids_++;
-    nodes_.grow_to(num_ids_);
-    tokens_.grow_to(num_ids_);
-  }
-  node(id) = {hash, parent, kNoBlock, 0, 0};
-  return id;
 }
 
 }  // namespace pagedattn

@@ -35,6 +35,7 @@ struct alignas(64) Sequence {
   std::int64_t window_position = 0;  // of the first token of the last append (window)
   std::uint64_t last_batch = 0;      // number of the last batch call that named this sequence
   std::int32_t slot = -1;            // place in the SequenceMap; -1: not live
+  std::int32_t next_in_batch = -1;   // slot of the sequence named after this one in that call
 };
 
 // Live sequences by request id.
@@ -46,6 +47,14 @@ class SequenceMap {
   Sequence* find(std::string_view request_id);
   const Sequence* find(std::string_view request_id) const {
     return const_cast<SequenceMap*>(this)->find(request_id);
+  }
+  // The same, for a caller that has a guess which slot it is in.
+  Sequence* find(std::string_view request_id, std::int32_t guess) {
+    if (guess >= 0) {
+      Sequence* sequence = slots_[guess].get();
+      if (sequence->slot >= 0 && sequence->request_id == request_id) return sequence;
+    }
+    return find(request_id);
   }
   // There must be none of that id.
   Sequence& insert(std::string_view request_id);

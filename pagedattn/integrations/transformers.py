@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 
+from ..cascade import cascade_attention
 from ..kv_cache import KVCache
 
 IMPLEMENTATION = "pagedattn"
@@ -43,6 +44,7 @@ class AttentionMetadata:
     seq_lens: int32 ``[num_seqs]``, the new tokens included.
     cu_seqlens_q: int32 ``[num_seqs + 1]``, bounds of each sequence's new tokens in the packed row.
     max_query_len, max_seq_len: the largest of each, on the host.
+    num_common_blocks: how many leading blocks all sequences share, as far as that is known.
     """
 
     slot_mapping: Tensor
@@ -51,6 +53,7 @@ class AttentionMetadata:
     cu_seqlens_q: Tensor
     max_query_len: int
     max_seq_len: int
+    num_common_blocks: int = 0
 
     @property
     def is_decode(self) -> bool:
@@ -128,7 +131,8 @@ def paged_attention_forward(
 
     kv_cache, meta = step
     key_cache, value_cache = kv_cache.layer(layer)
-    _ops.reshape_and_cache(key, value, key_cache, value_cache, meta.slot_mapping)
+    scales = kv_cache.scales(layer)
+    _ops.reshape_and_cache(key, value, key_cache, value_cache, meta.slot_mapping, **scales)
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     masks: dict[str, Any] = {
         "window_left": -1 if sliding_window is None else sliding_window - 1,
@@ -136,7 +140,7 @@ def paged_attention_forward(
         "sinks": None if s_aux is None else s_aux.float(),
     }
     if meta.is_decode:
-        out = _ops.paged_attention(
+        out = cascade_attention(
             query,
             key_cache,
             value_cache,
@@ -144,7 +148,9 @@ def paged_attention_forward(
             meta.seq_lens,
             meta.max_seq_len,
             scale,
+            num_common_blocks=meta.num_common_blocks,
             **masks,
+            **scales,
         )
     else:
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -160,6 +166,7 @@ def paged_attention_forward(
             meta.max_seq_len,
             scale,
             **masks,
+            **scales,
         )
     return out[None], None
 

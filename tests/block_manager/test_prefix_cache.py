@@ -142,6 +142,20 @@ def test_same_block_tokens_after_different_prefixes_are_different_content() -> N
     assert manager.lookup([*prompt(1, 50), 0]) == 0
 
 
+@pytest.mark.parametrize("token", [0, -1, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("other", [2**32, -(2**32), 2**62])
+def test_tokens_with_equal_low_halves_are_different_tokens(token: int, other: int) -> None:
+    narrow, wide = [token] * SIZE, [token] * (SIZE - 1) + [token ^ other]
+    manager = BlockManager(20, SIZE)
+    manager.allocate("a", narrow * 2)
+    assert manager.lookup([*narrow, *wide, 0]) == SIZE
+    manager.allocate("b", [*narrow, *wide])
+    for tokens in (narrow, wide):
+        assert manager.lookup([*narrow, *tokens, 0]) == 2 * SIZE
+        assert manager.lookup([*wide, *tokens, 0]) == 0
+    manager.check_invariants()
+
+
 def test_requests_of_one_step_share() -> None:
     manager = BlockManager(20, SIZE)
     first = manager.allocate("a", [*prompt(2), 1])

@@ -28,6 +28,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
         num_host_blocks=st.integers(0, 6),
         watermark=st.sampled_from([0.0, 0.1, 0.34, 1.0]),
         window=st.sampled_from([None, None, 0, 1, 5, 20]),
+        one=st.sampled_from([1, -1, 2**32]),
     )
     def start(
         self,
@@ -37,6 +38,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
         num_host_blocks: int,
         watermark: float,
         window: int | None,
+        one: int,
     ) -> None:
         options: dict[str, Any] = {
             "enable_prefix_caching": caching,
@@ -47,11 +49,13 @@ class BlockManagerMachine(RuleBasedStateMachine):
         self.size = block_size
         self.real = BlockManager(num_blocks, block_size, **options)
         self.model = ModelBlockManager(num_blocks, block_size, **options)
-        # Few distinct prompts, so that prefixes meet: block i is all 0 or all 1.
+        # Few distinct prompts, so that prefixes meet: a block is all token 0 or all the other
+        # token, whose low half may be that of 0.
+        self.alphabet = (0, one)
         self.last_prompt = [0] * (3 * block_size)
 
     def tokens(self, bits: list[int], cut: int) -> list[int]:
-        tokens = [bit for bit in bits for _ in range(self.size)]
+        tokens = [self.alphabet[bit] for bit in bits for _ in range(self.size)]
         return tokens[: max(0, len(tokens) - cut % self.size)]
 
     def both(self, real: Callable[[], Any], model: Callable[[], Any]) -> None:
@@ -91,7 +95,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
 
     @rule(name=NAMES, bit=st.integers(0, 1), count=st.integers(0, 20))
     def append(self, name: str, bit: int, count: int) -> None:
-        tokens = [bit] * count
+        tokens = [self.alphabet[bit]] * count
         self.both(
             lambda: tuple(self.real.append(name, tokens)),
             lambda: self.model.append(name, tokens),
@@ -101,7 +105,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
     def append_up_to_a_full_block(self, name: str, bit: int) -> None:
         request = self.model.requests.get(name)
         if request is not None:
-            tokens = [bit] * (self.size - len(request.tokens) % self.size)
+            tokens = [self.alphabet[bit]] * (self.size - len(request.tokens) % self.size)
             self.both(
                 lambda: tuple(self.real.append(name, tokens)),
                 lambda: self.model.append(name, tokens),
@@ -113,7 +117,8 @@ class BlockManagerMachine(RuleBasedStateMachine):
             n for n in names if n in self.model.requests and not self.model.requests[n].swapped
         ]
         counts = counts[: len(names)]
-        tokens = [1] * sum(counts)
+        one = self.alphabet[1]
+        tokens = [one] * sum(counts)
         slots = np.full(len(tokens) + 1, 77, np.int64)
         tables = np.full((len(names) + 1, 40), 77, np.int32)
         lens = np.full(len(names) + 1, 77, np.int32)
@@ -124,7 +129,7 @@ class BlockManagerMachine(RuleBasedStateMachine):
         if columns_short:
             return
 
-        failed, expected_slots, copies = self.model.append_batch(names, [[1] * c for c in counts])
+        failed, expected_slots, copies = self.model.append_batch(names, [[one] * c for c in counts])
         result = self.real.append_batch(
             names, tokens, counts, slot_mapping=slots, block_tables=tables, seq_lens=lens
         )

@@ -109,12 +109,16 @@ def smollm2():
         pytest.skip(str(error))
 
 
-@pytest.fixture(scope="session")
-def smollm2_engine(smollm2):
-    """An engine over the same weights in a module tree of its own."""
-    model, tokenizer = smollm2
+def copy_of(model):
+    """The same weights in a module tree of its own, whose attention can be switched."""
     copy = type(model)(model.config.__class__(**model.config.to_dict()))
     copy.load_state_dict(model.state_dict(), assign=True)
     copy.generation_config = model.generation_config
     copy.tie_weights()
-    return Engine(copy.eval(), tokenizer, num_blocks=256)
+    return copy.eval()
+
+
+@pytest.fixture(scope="session")
+def smollm2_engine(smollm2):
+    model, tokenizer = smollm2
+    return Engine(copy_of(model), tokenizer, num_blocks=256)

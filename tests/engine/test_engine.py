@@ -442,9 +442,11 @@ def test_options_are_in_the_signature():
         ({"num_blocks": 0}, "num_blocks must be at least 1, got 0"),
         ({"kv_cache_bytes": 1 << 20}, "give num_blocks or kv_cache_bytes, not both"),
         ({"gpu_memory_utilization": 1.5}, "gpu_memory_utilization"),
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype='fp8' is not supported yet"),
+        ({"kv_cache_dtype": "fp4"}, "kv_cache_dtype must be one of .*'int8'.*, got 'fp4'"),
         ({"preemption": "kill"}, "preemption must be"),
-        ({"preemption": "swap"}, "preemption='swap' is not supported yet"),
+        ({"preemption": "swap"}, 'preemption="swap" needs swap_space_bytes'),
+        ({"swap_space_bytes": -1}, "swap_space_bytes must be at least 0, got -1"),
+        ({"swap_space_bytes": 100}, "swap_space_bytes=100 holds no block; one takes 8192"),
         ({"speculative": {"method": "ngram"}}, "speculative=.* is not supported yet"),
         ({"compile": True}, "compile=True is not supported yet"),
     ],
@@ -460,6 +462,11 @@ def test_cache_size_from_bytes():
     assert engine.kv_cache.num_blocks == 10
     with pytest.raises(ValueError, match="leaves 100 bytes for the KV cache; one block takes"):
         make_engine(num_blocks=None, kv_cache_bytes=100)
+    per_block = 2 * 2 * 2 * (32 + 4) * 8
+    quantised = make_engine(
+        num_blocks=None, kv_cache_bytes=10 * per_block + 1, kv_cache_dtype="int8"
+    )
+    assert quantised.kv_cache.num_blocks == 10
     default = make_engine(num_blocks=None, max_num_seqs=2, max_model_len=100)
     assert default.kv_cache.num_blocks == 2 * 13
 

@@ -1,8 +1,12 @@
 """Greedy output equals that of the model's own ``generate``, however the work is cut up."""
 
+from unittest import mock
+
 import pytest
 
+from pagedattn import cascade
 from pagedattn.engine import Engine
+from pagedattn.kv_cache import KVCache
 from pagedattn.sampling import SamplingParams
 
 from .conftest import FAMILIES, assert_greedy, reference_answer, tiny_model, tiny_prompt
@@ -59,6 +63,24 @@ def test_preempted_in_a_tiny_pool(case):
     assert engine.metrics.as_dict()["num_preemptions"] > 0
 
 
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_swapped_out_of_a_tiny_pool(kv_cache_dtype):
+    """The same answers as where nobody has to be preempted."""
+    swap = KVCache.swap_blocks
+    prompts = [tiny_prompt(length) for length in (31, 33, 64, 40)]
+
+    def run(**options):
+        engine = Engine(tiny_model("llama"), block_size=8, kv_cache_dtype=kv_cache_dtype, **options)
+        with mock.patch.object(KVCache, "swap_blocks", autospec=True, side_effect=swap) as spy:
+            return engine, answers(engine.generate(prompts, GREEDY)), spy.call_count
+
+    _, expected, _ = run(num_blocks=64)
+    engine, swapped, num_swaps = run(num_blocks=24, preemption="swap", swap_space_bytes=1 << 20)
+    assert swapped == expected
+    assert num_swaps >= 2  # out and in
+    assert engine.block_manager.num_host_free_blocks == engine.scheduler.swap_space.num_blocks
+
+
 def test_without_chunked_prefill(case):
     engine = Engine(
         tiny_model(case[0]),
@@ -68,6 +90,21 @@ def test_without_chunked_prefill(case):
         enable_chunked_prefill=False,
     )
     check(case, engine, engine.generate(case[2], GREEDY))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt-oss-sinks"])
+def test_a_long_shared_prefix_is_attended_to_once(family):
+    model = tiny_model(family)
+    prompts = [tiny_prompt(600) + tiny_prompt(1 + 3 * i, seed=i) for i in range(8)]
+    params = SamplingParams(temperature=0.0, max_tokens=4)
+    expected = [reference_answer(model, prompt, 4) for prompt in prompts]
+    engine = Engine(tiny_model(family), block_size=16, num_blocks=128)
+    two_passes = cascade.attend_in_two_passes
+    with mock.patch.object(cascade, "attend_in_two_passes", side_effect=two_passes) as spy:
+        outputs = engine.generate(prompts, params)
+    num_layers = {"llama": 2, "gpt-oss-sinks": 1}[family]  # without a window
+    assert spy.call_count == 3 * num_layers  # each decode step
+    assert_greedy(model, prompts, answers(outputs), expected)
 
 
 def test_smollm2(smollm2, smollm2_engine):

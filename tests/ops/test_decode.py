@@ -40,7 +40,7 @@ QUANTIZED_FACTORS = {
     "cache_dtype": [FP8_E4M3, FP8_E5M2, INT8],
     "scale_kind": ["none", "tensor", "head", "token_head"],
     "head_dim": [40, 64, 128, 256],
-    "heads": [(4, 4), (9, 3), (12, 1)],
+    "heads": [(4, 4), (9, 3), (12, 1), (40, 1)],
     "block_size": [8, 16, 32],
     "layout": ["NHD", "HND"],
     "interleaved": [False, True],
@@ -70,7 +70,26 @@ MASKS = [
         [False, True],
         [False, True],
     )
-] + [Spec(window_left=w, sinks=w == 0) for w in (0, 1, 15, 16, 63, 64, 1000)]
+]
+MASKS += [
+    Spec(
+        dtype=torch.bfloat16,
+        head_dim=96,
+        heads=heads,
+        cache_dtype=cache_dtype,
+        scale_kind=scale_kind,
+        window_left=21,
+        softcap=3.0,
+        alibi=True,
+        sinks=True,
+    )
+    for cache_dtype, scale_kind, heads in [
+        (FP8_E4M3, "head", (6, 2)),
+        (FP8_E5M2, "token_head", (6, 2)),
+        (INT8, "token_head", (24, 2)),
+    ]
+]
+MASKS += [Spec(window_left=w, sinks=w == 0) for w in (0, 1, 15, 16, 63, 64, 1000)]
 
 OPS = {"v1": run_v1, "v2": run_v2, "paged_attention": run_paged_attention}
 
@@ -218,6 +237,30 @@ def test_large_logits_do_not_overflow(backend: Backend):
         torch.testing.assert_close(result.lse.double(), lse, rtol=1e-5, atol=0)
         # An error of 1e-6 in such a logit is one of 1e-4 in its weight.
         torch.testing.assert_close(result.out.double(), out, rtol=0, atol=2e-3)
+
+
+@pytest.mark.parametrize("factor", [2.0**40, 2.0**-40])
+@pytest.mark.parametrize("cache_dtype", [FP8_E4M3, FP8_E5M2, INT8], ids=str)
+def test_a_query_may_leave_the_range_of_fp16(
+    cache_dtype: torch.dtype, factor: float, backend: Backend
+):
+    """Kernels for 8-bit caches may compute in fp16, whatever the query's type."""
+    spec = Spec(torch.bfloat16, heads=(8, 2), cache_dtype=cache_dtype, scale_kind="head")
+    case = built(spec)
+    scaled = replace(case, query=case.query * factor, scale=case.scale / factor)
+    assert_as_expected(run_v1(scaled, backend), scaled)
+
+
+@pytest.mark.parametrize("cache_dtype", [FP8_E4M3, FP8_E5M2, INT8], ids=str)
+def test_token_scales_may_differ_widely(cache_dtype: torch.dtype, backend: Backend):
+    """Weight times scale neither overflows nor vanishes beside the largest such product."""
+    spec = Spec(torch.float16, heads=(8, 2), cache_dtype=cache_dtype, scale_kind="token_head")
+    case = built(spec)
+    exponents = torch.arange(case.v_scale.numel()).view(case.v_scale.shape) % 24 - 16
+    v_scale = case.v_scale * torch.exp2(exponents.float())
+    v_scale[exponents == 0] = 0.0
+    wide = replace(case, v_scale=v_scale)
+    assert_as_expected(run_v1(wide, backend), wide)
 
 
 def test_keys_of_infinitely_small_weight_may_come_first(backend: Backend):

@@ -74,14 +74,13 @@ struct RowResult {
   float factor;
 };
 
-inline RowResult finish_softmax(const RowState& row, const float* sink) {
-  const float row_sum = sum_lanes(row.sum);
+inline RowResult finish_softmax(float row_max, float row_sum, const float* sink) {
   if (sink == nullptr || *sink == -kInfinity) {  // a sink of -inf is none
     if (row_sum == 0.0f) return {-kInfinity, 0.0f};
-    return {row.max + std::log(row_sum), 1.0f / row_sum};
+    return {row_max + std::log(row_sum), 1.0f / row_sum};
   }
-  const float max = row.max < *sink ? *sink : row.max;
-  const float shrink = std::exp(row.max - max);
+  const float max = row_max < *sink ? *sink : row_max;
+  const float shrink = std::exp(row_max - max);
   const float sum = row_sum * shrink + std::exp(*sink - max);
   return {max + std::log(sum), shrink / sum};
 }

@@ -1,5 +1,5 @@
-// Decode attention: picks the tensor-core kernel where it applies, else the one for the cache's
-// storage type.
+// Decode attention: picks the tensor-core kernel where it applies, else the one for the width of the
+// cache's storage type.
 #include "../../common/cuda/dispatch.h"
 #include "../../common/cuda/launch.h"
 #include "decode_launch.h"
@@ -11,7 +11,7 @@ namespace pagedattn::cuda {
 
 void decode(const AttentionParams& params, Stream stream) {
   if (decode_mma_supports(params)) return launch_decode_mma(params, stream);
-  with_storage_type(params.cache.dtype,
+  with_storage_word(params.cache.dtype,
                     [&](auto tag) { launch_decode<typename decltype(tag)::Type>(params, stream); });
 }
 

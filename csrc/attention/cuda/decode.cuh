@@ -1,7 +1,8 @@
 // Decode attention on plain SIMT cores: one query token per sequence, V1 and V2's partitions alike.
 //
 // A CTA serves up to kHeads query heads of one kv head. Each of its teams of lanes walks tokens of
-// its own with its own softmax state per head, K and V going straight from memory to registers:
+// its own with its own softmax state per head, K and V going straight from memory to registers
+// as words of the storage type's width:
 //
 //   team 0   tokens 0..3   16..19 ...      lane i of a team holds elements
 //   team 1   tokens 4..7   20..23 ...      [i * kVec, (i + 1) * kVec) of the row,
@@ -64,13 +65,13 @@ __device__ __forceinline__ int lane_dim(int i) {
   return (i * Tile::kTeamLanes + lane) * Tile::kVec;
 }
 
-template <typename Tile, typename T>
-__device__ __forceinline__ void load_row(Vec<T, Tile::kVec> (&to)[Tile::kVecsPerLane], const T* row,
-                                         int head_dim) {
+template <typename Tile, typename Word>
+__device__ __forceinline__ void load_row(Vec<Word, Tile::kVec> (&to)[Tile::kVecsPerLane],
+                                         const Word* row, int head_dim) {
 #pragma unroll
   for (int i = 0; i < Tile::kVecsPerLane; ++i) {
     const int dim = lane_dim<Tile>(i);
-    to[i] = dim < head_dim ? load_vec<Tile::kVec>(row + dim) : zero_vec<T, Tile::kVec>();
+    to[i] = dim < head_dim ? load_vec<Tile::kVec>(row + dim) : zero_vec<Word, Tile::kVec>();
   }
 }
 
@@ -95,20 +96,20 @@ __device__ __forceinline__ void load_query(HeadVectors<Tile>& query, const Atten
 }
 
 // The tokens that a team has in flight, as they come from memory.
-template <typename Tile, typename T>
+template <typename Tile, typename Word>
 struct TeamTokens {
-  Vec<T, Tile::kVec> keys[Tile::kTokens][Tile::kVecsPerLane];
-  Vec<T, Tile::kVec> values[Tile::kTokens][Tile::kVecsPerLane];
+  Vec<Word, Tile::kVec> keys[Tile::kTokens][Tile::kVecsPerLane];
+  Vec<Word, Tile::kVec> values[Tile::kTokens][Tile::kVecsPerLane];
   float key_scales[Tile::kTokens];
   float value_scales[Tile::kTokens];
 };
 
 // One sequence and kv head of the cache.
-template <typename T>
+template <typename Word>
 struct DecodeSource {
   BlockTable table;
-  HeadRows<const T> keys;
-  HeadRows<const T> values;
+  HeadRows<const Word> keys;
+  HeadRows<const Word> values;
   HeadScale key_scale;
   HeadScale value_scale;
 
@@ -122,9 +123,9 @@ struct DecodeSource {
 };
 
 // Tokens from `end` on are neither looked up nor read: their place is taken by zeros.
-template <typename Tile, typename T>
-__device__ __forceinline__ void load_tokens(TeamTokens<Tile, T>& tokens,
-                                            const DecodeSource<T>& source, int32_t first,
+template <typename Tile, typename Word>
+__device__ __forceinline__ void load_tokens(TeamTokens<Tile, Word>& tokens,
+                                            const DecodeSource<Word>& source, int32_t first,
                                             int32_t end, int head_dim) {
 #pragma unroll
   for (int t = 0; t < Tile::kTokens; ++t) {
@@ -133,7 +134,7 @@ __device__ __forceinline__ void load_tokens(TeamTokens<Tile, T>& tokens,
     load_row<Tile>(tokens.keys[t], source.keys.row(slot), seen ? head_dim : 0);
     load_row<Tile>(tokens.values[t], source.values.row(slot), seen ? head_dim : 0);
     tokens.key_scales[t] = tokens.value_scales[t] = 1.0f;
-    if constexpr (is_quantized_type<T>) {
+    if constexpr (sizeof(Word) == 1) {
       if (seen) {
         tokens.key_scales[t] = source.key_scale.at(slot);
         tokens.value_scales[t] = source.value_scale.at(slot);
@@ -146,55 +147,63 @@ template <typename Tile>
 using TokenHeadValues = float[Tile::kTokens][Tile::kHeads];
 
 // Products over this lane's part of the rows.
-template <typename Tile, typename T>
+template <typename Tile, typename Word>
 __device__ __forceinline__ void multiply_keys(TokenHeadValues<Tile>& dots,
                                               const HeadVectors<Tile>& query,
-                                              const TeamTokens<Tile, T>& tokens) {
+                                              const TeamTokens<Tile, Word>& tokens, DType dtype) {
 #pragma unroll
   for (int t = 0; t < Tile::kTokens; ++t) {
 #pragma unroll
-    for (int i = 0; i < Tile::kVecsPerLane * Tile::kVec; ++i) {
-      const float element = to_float(tokens.keys[t][i / Tile::kVec][i % Tile::kVec]);
+    for (int i = 0; i < Tile::kVecsPerLane; ++i) {
+      float key[Tile::kVec];
+      widen(key, tokens.keys[t][i], dtype);
 #pragma unroll
-      for (int h = 0; h < Tile::kHeads; ++h) dots[t][h] += query[h][i] * element;
+      for (int j = 0; j < Tile::kVec; ++j) {
+#pragma unroll
+        for (int h = 0; h < Tile::kHeads; ++h) dots[t][h] += query[h][i * Tile::kVec + j] * key[j];
+      }
     }
   }
 }
 
-template <typename Tile, typename T>
+template <typename Tile, typename Word>
 __device__ __forceinline__ void add_values(HeadVectors<Tile>& out,
                                            const TokenHeadValues<Tile>& weights,
-                                           const TeamTokens<Tile, T>& tokens) {
+                                           const TeamTokens<Tile, Word>& tokens, DType dtype) {
 #pragma unroll
   for (int t = 0; t < Tile::kTokens; ++t) {
     float scaled[Tile::kHeads];
 #pragma unroll
     for (int h = 0; h < Tile::kHeads; ++h) scaled[h] = weights[t][h] * tokens.value_scales[t];
 #pragma unroll
-    for (int i = 0; i < Tile::kVecsPerLane * Tile::kVec; ++i) {
-      const float element = to_float(tokens.values[t][i / Tile::kVec][i % Tile::kVec]);
+    for (int i = 0; i < Tile::kVecsPerLane; ++i) {
+      float value[Tile::kVec];
+      widen(value, tokens.values[t][i], dtype);
 #pragma unroll
-      for (int h = 0; h < Tile::kHeads; ++h) out[h][i] += scaled[h] * element;
+      for (int j = 0; j < Tile::kVec; ++j) {
+#pragma unroll
+        for (int h = 0; h < Tile::kHeads; ++h) out[h][i * Tile::kVec + j] += scaled[h] * value[j];
+      }
     }
   }
 }
 
 // A team's walk: `softmax` is the same in all its lanes.
-template <typename Tile, typename T>
+template <typename Tile, typename Word>
 __device__ __forceinline__ void walk_tokens(OnlineSoftmax (&softmax)[Tile::kHeads],
                                             HeadVectors<Tile>& out, const AttentionParams& params,
                                             const DecodeWork& work, FastDivide block_size) {
-  const DecodeSource<T> source(params, work, block_size);
+  const DecodeSource<Word> source(params, work, block_size);
   HeadVectors<Tile> query;
   load_query<Tile>(query, params, work);
   const int team = threadIdx.x / Tile::kTeamLanes;
   // The bound is the same for all lanes of the warp, which meet in warp_sum.
   for (int32_t tile = work.range.begin; tile < work.range.end; tile += Tile::kTileTokens) {
     const int32_t first = tile + team * Tile::kTokens;
-    TeamTokens<Tile, T> tokens;
+    TeamTokens<Tile, Word> tokens;
     load_tokens<Tile>(tokens, source, first, work.range.end, params.cache.head_dim);
     TokenHeadValues<Tile> dots = {};
-    multiply_keys<Tile>(dots, query, tokens);
+    multiply_keys<Tile>(dots, query, tokens, params.cache.dtype);
 
     TokenHeadValues<Tile> weights = {};
 #pragma unroll
@@ -219,7 +228,7 @@ __device__ __forceinline__ void walk_tokens(OnlineSoftmax (&softmax)[Tile::kHead
         softmax[h].sum += weights[t][h];
       }
     }
-    add_values<Tile>(out, weights, tokens);
+    add_values<Tile>(out, weights, tokens, params.cache.dtype);
   }
 }
 
@@ -266,18 +275,18 @@ __device__ __forceinline__ void store_partial(const AttentionParams& params, con
   if (dim == 0) params.partial.lse[row] = softmax.lse();
 }
 
-template <typename T, int kHeadDim>
-__global__ void __launch_bounds__(DecodeTile<T, kHeadDim>::kThreads)
+template <typename Word, int kHeadDim>
+__global__ void __launch_bounds__(DecodeTile<Word, kHeadDim>::kThreads)
     decode_kernel(const __grid_constant__ AttentionParams params, const FastDivide block_size,
                   const int num_partitions) {
-  using Tile = DecodeTile<T, kHeadDim>;
+  using Tile = DecodeTile<Word, kHeadDim>;
   const bool is_partition = params.partial.partition_size != 0;
   const DecodeWork work = decode_work<Tile::kHeads>(params, num_partitions);
   if (is_partition && work.range.begin >= work.range.end) return;
 
   OnlineSoftmax softmax[Tile::kHeads];
   HeadVectors<Tile> out = {};
-  walk_tokens<Tile, T>(softmax, out, params, work, block_size);
+  walk_tokens<Tile, Word>(softmax, out, params, work, block_size);
 
   auto& shared = *dynamic_shared<DecodeShared<Tile>>();
   const int team = threadIdx.x / Tile::kTeamLanes;

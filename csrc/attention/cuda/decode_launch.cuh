@@ -8,16 +8,16 @@
 
 namespace pagedattn {
 
-template <typename T>
+template <typename Word>
 void launch_decode(const AttentionParams& params, Stream stream) {
-  with_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
-    using Tile = DecodeTile<T, kHeadDim>;
+  with_simt_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
+    using Tile = DecodeTile<Word, kHeadDim>;
     const int64_t num_partitions =
         count_partitions(params.max_seq_len, params.partial.partition_size);
     const int num_chunks = ceil_div(params.num_q_heads / params.cache.num_kv_heads, Tile::kHeads);
     const int64_t num_ctas =
         int64_t{params.num_seqs} * params.cache.num_kv_heads * num_partitions * num_chunks;
-    launch(decode_kernel<T, kHeadDim>, grid_size(num_ctas, "decode"), Tile::kThreads,
+    launch(decode_kernel<Word, kHeadDim>, grid_size(num_ctas, "decode"), Tile::kThreads,
            sizeof(DecodeShared<Tile>), stream, "decode", params,
            FastDivide(params.cache.block_size), static_cast<int>(num_partitions));
   });

@@ -22,7 +22,10 @@ struct LogitRule {
 
   // distance: kv_pos - q_pos.
   __device__ __forceinline__ float operator()(float dot, int32_t distance) const {
-    float logit = dot * scale;
+    return of_scaled(dot * scale, distance);
+  }
+
+  __device__ __forceinline__ float of_scaled(float logit, int32_t distance) const {
     if (softcap > 0.0f) logit = softcap * tanhf(logit / softcap);
     if (slope != 0.0f) logit += slope * static_cast<float>(distance);
     return logit;

@@ -18,6 +18,15 @@ void with_head_dim(int head_dim, Visit&& visit) {
   throw std::runtime_error("pagedattn: head_dim " + std::to_string(head_dim) + " exceeds 256");
 }
 
+// The same for the SIMT-core kernels, which serve what the tensor cores do not.
+template <typename Visit>
+void with_simt_head_dim(int head_dim, Visit&& visit) {
+  if (head_dim <= 64) return visit.template operator()<64>();
+  if (head_dim <= 128) return visit.template operator()<128>();
+  if (head_dim <= 256) return visit.template operator()<256>();
+  throw std::runtime_error("pagedattn: head_dim " + std::to_string(head_dim) + " exceeds 256");
+}
+
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 constexpr int round_up_to_power_of_two(int n) {
@@ -28,13 +37,13 @@ constexpr int round_up_to_power_of_two(int n) {
 
 // Decode: a warp is cut into teams of kTeamLanes lanes, and each team walks tokens of its own, a
 // row spread over its lanes.
-template <typename T, int kHeadDim>
+template <typename Word, int kHeadDim>
 struct DecodeTile {
   static constexpr int kThreads = 128;
   static constexpr int kHeads = 4;   // query heads of a group that one pass over K and V serves
   static constexpr int kTokens = 4;  // rows of K and of V that a team has in flight
   // One load: 16 bytes, but 8 of an 8-bit cache, whose rows need not be multiples of 16.
-  static constexpr int kVec = sizeof(T) == 4 ? 4 : 8;
+  static constexpr int kVec = sizeof(Word) == 4 ? 4 : 8;
   static constexpr int kVecsPerRow = kHeadDim / kVec;
   static constexpr int kTeamLanes = kVecsPerRow < 32 ? round_up_to_power_of_two(kVecsPerRow) : 32;
   static constexpr int kVecsPerLane = ceil_div(kVecsPerRow, kTeamLanes);

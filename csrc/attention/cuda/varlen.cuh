@@ -46,29 +46,32 @@ __device__ __forceinline__ void load_query(float* query, const AttentionParams& 
 
 // Tokens [first, first + kTokens) as fp32, dequantised. Tokens outside `range` are neither looked
 // up nor read; zeros take their place, and that of the elements past head_dim.
-template <typename Tile, int kHeadDim, typename T>
-__device__ __forceinline__ void load_tokens(float* to, const HeadRows<const T>& rows,
+template <typename Tile, int kHeadDim, typename Word>
+__device__ __forceinline__ void load_tokens(float* to, const HeadRows<const Word>& rows,
                                             const HeadScale& scale, const BlockTable& table,
-                                            int32_t first, KvRange range, int head_dim) {
-  constexpr int kVec = sizeof(T) == 4 ? 4 : 8;
+                                            int32_t first, KvRange range, int head_dim,
+                                            DType dtype) {
+  constexpr int kVec = sizeof(Word) == 4 ? 4 : 8;
   constexpr int kVecsPerRow = kHeadDim / kVec;
   for (int i = threadIdx.x; i < Tile::kTokens * kVecsPerRow; i += Tile::kThreads) {
     const int token = i / kVecsPerRow;
     const int dim = i % kVecsPerRow * kVec;
     const int32_t position = first + token;
-    auto vec = zero_vec<T, kVec>();
+    auto vec = zero_vec<Word, kVec>();
     float factor = 1.0f;
     if (position < range.end && dim < head_dim) {
       const Slot slot = table.slot(position);
       vec = load_vec<kVec>(rows.row(slot) + dim);
-      if constexpr (is_quantized_type<T>) factor = scale.at(slot);
+      if constexpr (sizeof(Word) == 1) factor = scale.at(slot);
     }
+    float elements[kVec];
+    widen(elements, vec, dtype);
     float* const row = to + token * Tile::kRowStride + dim;
 #pragma unroll
     for (int j = 0; j < kVec; j += 4) {
       *reinterpret_cast<float4*>(row + j) =
-          make_float4(to_float(vec[j]) * factor, to_float(vec[j + 1]) * factor,
-                      to_float(vec[j + 2]) * factor, to_float(vec[j + 3]) * factor);
+          make_float4(elements[j] * factor, elements[j + 1] * factor, elements[j + 2] * factor,
+                      elements[j + 3] * factor);
     }
   }
 }
@@ -127,7 +130,7 @@ __device__ __forceinline__ void add_values(VarlenOutput<Tile, kHeadDim>& out, co
   }
 }
 
-template <typename T, int kHeadDim>
+template <typename Word, int kHeadDim>
 __global__ void __launch_bounds__(VarlenTile<kHeadDim>::kThreads, 1)
     varlen_kernel(const __grid_constant__ AttentionParams params, const FastDivide block_size,
                   const FastDivide group_size, const int num_tiles) {
@@ -152,8 +155,8 @@ __global__ void __launch_bounds__(VarlenTile<kHeadDim>::kThreads, 1)
   }
 
   const BlockTable table{params.block_tables + work.seq * params.block_table_stride, block_size};
-  const HeadRows<const T> key_rows(params.cache.key, work.kv_head);
-  const HeadRows<const T> value_rows(params.cache.value, work.kv_head);
+  const HeadRows<const Word> key_rows(params.cache.key, work.kv_head);
+  const HeadRows<const Word> value_rows(params.cache.value, work.kv_head);
   const HeadScale key_scale(params.cache.key.scale, work.kv_head);
   const HeadScale value_scale(params.cache.value.scale, work.kv_head);
   const TileRange range = tile_range<Tile::kRows>(params, work, group_size);
@@ -163,9 +166,9 @@ __global__ void __launch_bounds__(VarlenTile<kHeadDim>::kThreads, 1)
   for (int32_t first = range.any.begin; first < range.any.end; first += Tile::kTokens) {
     __syncthreads();  // the previous tile's readers are done
     load_tokens<Tile, kHeadDim>(keys, key_rows, key_scale, table, first, range.any,
-                                params.cache.head_dim);
+                                params.cache.head_dim, params.cache.dtype);
     load_tokens<Tile, kHeadDim>(values, value_rows, value_scale, table, first, range.any,
-                                params.cache.head_dim);
+                                params.cache.head_dim, params.cache.dtype);
     __syncthreads();
 
     VarlenDots<Tile> dots = {};

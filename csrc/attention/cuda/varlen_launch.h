@@ -1,4 +1,4 @@
-// One instantiation per storage type T of the cache, each in a file of its own under
+// One instantiation per width of the cache's storage type, an unsigned Word, each in a file under
 // instantiations/.
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace pagedattn {
 
-template <typename T>
+template <typename Word>
 void launch_varlen(const AttentionParams& params, Stream stream);
 
 }  // namespace pagedattn

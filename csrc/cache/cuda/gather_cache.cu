@@ -25,13 +25,9 @@ void gather_rows(const GatherParams& params, unsigned num_ctas, Stream stream) {
 }
 
 void gather_converted_rows(const GatherParams& params, unsigned num_ctas, Stream stream) {
-  with_storage_type(params.cache.dtype, [&](auto from) {
-    with_float_type(params.dtype, [&](auto to) {
-      using From = typename decltype(from)::Type;
-      using To = typename decltype(to)::Type;
-      launch(gather_converted_rows_kernel<From, To>, num_ctas, kRowWarps * kWarpSize, 0, stream,
-             kName, params, FastDivide(params.cache.block_size));
-    });
+  with_storage_word(params.cache.dtype, [&](auto tag) {
+    launch(gather_converted_rows_kernel<typename decltype(tag)::Type>, num_ctas,
+           kRowWarps * kWarpSize, 0, stream, kName, params, FastDivide(params.cache.block_size));
   });
 }
 

@@ -60,33 +60,35 @@ __global__ void __launch_bounds__(kRowWarps* kWarpSize)
       params.cache.head_dim * element_bytes);
 }
 
-template <typename From, typename To>
-__device__ __forceinline__ void convert_row(To* to, const CacheView& cache, Slot slot, int head,
-                                            int head_dim) {
+template <typename Word>
+__device__ __forceinline__ void convert_row(void* to, DType to_dtype, const CacheView& cache,
+                                            DType dtype, Slot slot, int head, int head_dim) {
   constexpr int kVec = 4;
-  const From* const from = HeadRows<const From>(cache, head).row(slot);
+  const Word* const from = HeadRows<const Word>(cache, head).row(slot);
   float scale = 1.0f;
-  if constexpr (is_quantized_type<From>) scale = HeadScale(cache.scale, head).at(slot);
+  if constexpr (sizeof(Word) == 1) scale = HeadScale(cache.scale, head).at(slot);
   for (int dim = threadIdx.x % kWarpSize * kVec; dim < head_dim; dim += kWarpSize * kVec) {
-    const auto codes = load_vec<kVec>(from + dim);
+    float elements[kVec];
+    widen(elements, load_vec<kVec>(from + dim), dtype);
     // The output's strides are unknown, and its rows are written once.
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) to[dim + i] = from_float<To>(to_float(codes[i]) * scale);
+    for (int i = 0; i < kVec; ++i) store_float(to, dim + i, to_dtype, elements[i] * scale);
   }
 }
 
-template <typename From, typename To>
+template <typename Word>
 __global__ void __launch_bounds__(kRowWarps* kWarpSize)
     gather_converted_rows_kernel(const __grid_constant__ GatherParams params,
                                  const FastDivide block_size) {
   const TokenHead at = warp_token_head(params.cache.num_kv_heads);
   Slot slot;
   if (at.token >= params.num_tokens || !find_slot(params, at.token, block_size, slot)) return;
-  const int head_dim = params.cache.head_dim;
-  convert_row<From>(reinterpret_cast<To*>(row_bytes(params.key, at, sizeof(To))), params.cache.key,
-                    slot, at.head, head_dim);
-  convert_row<From>(reinterpret_cast<To*>(row_bytes(params.value, at, sizeof(To))),
-                    params.cache.value, slot, at.head, head_dim);
+  const KvCacheView& cache = params.cache;
+  const int to_bytes = element_size(params.dtype);
+  convert_row<Word>(row_bytes(params.key, at, to_bytes), params.dtype, cache.key, cache.dtype, slot,
+                    at.head, cache.head_dim);
+  convert_row<Word>(row_bytes(params.value, at, to_bytes), params.dtype, cache.value, cache.dtype,
+                    slot, at.head, cache.head_dim);
 }
 
 }  // namespace pagedattn

@@ -21,6 +21,7 @@ struct InstructionSet {
   const char* name;
   const KernelTable* table;
   bool (*supported)();
+  bool amx = false;
 };
 
 #if defined(__x86_64__)
@@ -50,7 +51,7 @@ bool has_amx() {
 // From best to least.
 const InstructionSet kInstructionSets[] = {
 #if defined(__x86_64__)
-    {"avx512_amx", &avx512_amx::kernel_table, [] { return has_avx512_bf16() && has_amx(); }},
+    {"avx512_amx", &avx512_bf16::kernel_table, [] { return has_avx512_bf16() && has_amx(); }, true},
     {"avx512_bf16", &avx512_bf16::kernel_table, has_avx512_bf16},
     {"avx512", &avx512::kernel_table, has_avx512},
     {"avx2", &avx2::kernel_table,
@@ -90,6 +91,8 @@ const InstructionSet& chosen() {
 }  // namespace
 
 const KernelTable& cpu_kernels() { return *chosen().table; }
+
+bool cpu_uses_amx() { return chosen().amx; }
 
 const char* cpu_isa_name() { return chosen().name; }
 

@@ -17,8 +17,8 @@ extern const KernelTable kernel_table;
 namespace avx512_bf16 {
 extern const KernelTable kernel_table;
 }
-namespace avx512_amx {
-extern const KernelTable kernel_table;
-}
+
+// Whether prefill may use AMX's tiles; the table is that of avx512_bf16 then.
+bool cpu_uses_amx();
 
 }  // namespace pagedattn

@@ -10,11 +10,9 @@
 #include <type_traits>
 
 #include "../dtype.h"
+#include "vector.cuh"
 
 namespace pagedattn {
-
-template <typename T>
-inline constexpr bool is_quantized_type = sizeof(T) == 1;
 
 template <typename T>
 __device__ __forceinline__ float to_float(T value) {
@@ -31,6 +29,31 @@ __device__ __forceinline__ float to_float(T value) {
   } else {
     static_assert(std::is_same_v<T, int8_t>);
     return static_cast<float>(value);
+  }
+}
+
+template <typename T, typename Word, int N>
+__device__ __forceinline__ void widen_as(float (&to)[N], const Vec<Word, N>& words) {
+  static_assert(sizeof(T) == sizeof(Word));
+  T elements[N];
+  memcpy(static_cast<void*>(elements), &words, sizeof(elements));
+#pragma unroll
+  for (int i = 0; i < N; ++i) to[i] = to_float(elements[i]);
+}
+
+// Words of `dtype`, known at run time only, as fp32: one kernel serves all storage types of a
+// width. The choice is the same for all threads.
+template <typename Word, int N>
+__device__ __forceinline__ void widen(float (&to)[N], const Vec<Word, N>& words, DType dtype) {
+  if constexpr (sizeof(Word) == 4) {
+    widen_as<float>(to, words);
+  } else if constexpr (sizeof(Word) == 2) {
+    if (dtype == DType::kFloat16) return widen_as<__half>(to, words);
+    widen_as<__nv_bfloat16>(to, words);
+  } else {
+    if (dtype == DType::kFloat8E4M3) return widen_as<__nv_fp8_e4m3>(to, words);
+    if (dtype == DType::kFloat8E5M2) return widen_as<__nv_fp8_e5m2>(to, words);
+    widen_as<int8_t>(to, words);
   }
 }
 
@@ -94,6 +117,28 @@ __device__ __forceinline__ void store_float(void* data, int64_t index, DType dty
       return;
     default:
       static_cast<float*>(data)[index] = value;
+  }
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void store_converted(T* to, const float (&values)[N]) {
+  Vec<T, N> vec;
+#pragma unroll
+  for (int e = 0; e < N; ++e) vec[e] = from_float<T>(values[e]);
+  store_vec(to, vec);
+}
+
+// The same for N neighbours, as one access.
+template <int N>
+__device__ __forceinline__ void store_floats(void* data, int64_t index, DType dtype,
+                                             const float (&values)[N]) {
+  switch (dtype) {
+    case DType::kFloat16:
+      return store_converted(static_cast<__half*>(data) + index, values);
+    case DType::kBFloat16:
+      return store_converted(static_cast<__nv_bfloat16*>(data) + index, values);
+    default:
+      return store_converted(static_cast<float*>(data) + index, values);
   }
 }
 

@@ -47,13 +47,16 @@ void with_quantized_type(DType dtype, Visit&& visit) {
   }
 }
 
-// Everything that a cache can hold.
+// An unsigned word of the width of whatever a cache can hold: visit(TypeTag<uint16_t>{}) for fp16.
 template <typename Visit>
-void with_storage_type(DType dtype, Visit&& visit) {
-  if (is_quantized(dtype)) {
-    with_quantized_type(dtype, visit);
-  } else {
-    with_float_type(dtype, visit);
+void with_storage_word(DType dtype, Visit&& visit) {
+  switch (element_size(dtype)) {
+    case 1:
+      return visit(TypeTag<uint8_t>{});
+    case 2:
+      return visit(TypeTag<uint16_t>{});
+    default:
+      return visit(TypeTag<uint32_t>{});
   }
 }
 

@@ -24,6 +24,13 @@ inline constexpr bool kHasAmpereInstructions = true;
 inline constexpr bool kHasAmpereInstructions = false;
 #endif
 
+// Conversions from fp8 in one instruction came with sm_89.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 890
+inline constexpr bool kHasFp8Conversions = true;
+#else
+inline constexpr bool kHasFp8Conversions = false;
+#endif
+
 __device__ __forceinline__ uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
@@ -116,6 +123,11 @@ __device__ __forceinline__ void cp_async_16(uint32_t dst, const void* src, int s
   asm volatile("cp.async.cg.shared.global [%0 + %2], [%1 + %3], 16, %4;" ::"r"(dst), "l"(src),
                "n"(kDstOffset), "n"(kSrcOffset), "r"(src_bytes)
                : "memory");
+}
+
+// Starts a copy of 4 bytes.
+__device__ __forceinline__ void cp_async_4(uint32_t dst, const void* src) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
 
 __device__ __forceinline__ void cp_async_commit() {

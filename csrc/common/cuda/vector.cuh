@@ -31,6 +31,22 @@ struct Word<16> {
   using Type = uint4;
 };
 
+// What a load brings: floats need no detour over integer registers.
+template <typename T, int kBytes>
+struct LoadedWord : Word<kBytes> {};
+template <>
+struct LoadedWord<float, 4> {
+  using Type = float;
+};
+template <>
+struct LoadedWord<float, 8> {
+  using Type = float2;
+};
+template <>
+struct LoadedWord<float, 16> {
+  using Type = float4;
+};
+
 template <typename T, int N>
 struct Vec {
   using WordType = typename Word<sizeof(T) * N>::Type;
@@ -52,7 +68,7 @@ __device__ __forceinline__ Vec<T, N> zero_vec() {
 template <int N, typename T>
 __device__ __forceinline__ Vec<T, N> load_vec(const T* from) {
   Vec<T, N> vec;
-  const auto word = *reinterpret_cast<const typename Vec<T, N>::WordType*>(from);
+  const auto word = *reinterpret_cast<const typename LoadedWord<T, sizeof(T) * N>::Type*>(from);
   memcpy(&vec, &word, sizeof(vec));
   return vec;
 }

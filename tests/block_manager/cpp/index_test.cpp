@@ -1,4 +1,5 @@
 // The hash index and the prefix tree, above all when hashes collide.
+#include <algorithm>
 #include <map>
 #include <random>
 #include <set>
@@ -51,21 +52,22 @@ void erase_moves_entries_back_over_the_end_of_the_table() {
   EXPECT(index.find(0, [](std::int32_t other) { return other == 6; }) == 6);
 }
 
+// A secret of 0 makes the hashes of all blocks of up to three tokens equal.
 void equal_hashes_do_not_make_prefixes_equal() {
-  PrefixIndex index(2, 10);
+  PrefixIndex index(2, 10, 0);
   const PrefixId root = index.find_or_create_root(std::nullopt);
-  const Token tokens[3][2] = {{1, 2}, {1, 3}, {2, 2}};
+  const Token tokens[4][2] = {{1, 2}, {1, 3}, {2, 2}, {1, 2 + (Token{1} << 32)}};
   std::set<PrefixId> ids;
   for (const auto& block : tokens) {
-    EXPECT(index.find_child(root, 7, block) == kNoPrefix);
-    const PrefixId id = index.find_or_create_child(root, 7, block);
+    EXPECT(index.find_child(root, block) == kNoPrefix);
+    const PrefixId id = index.find_or_create_child(root, block);
     index.acquire(id);
     ids.insert(id);
-    EXPECT(index.find_child(root, 7, block) == id);
-    // Same tokens and hash under another parent: another prefix.
-    EXPECT(index.find_child(id, 7, block) == kNoPrefix);
+    EXPECT(index.find_child(root, block) == id);
+    // Same tokens under another parent: another prefix.
+    EXPECT(index.find_child(id, block) == kNoPrefix);
   }
-  EXPECT(ids.size() == 3);
+  EXPECT(ids.size() == 4);
 }
 
 void a_prefix_lives_while_something_refers_to_it() {
@@ -74,17 +76,45 @@ void a_prefix_lives_while_something_refers_to_it() {
   index.acquire(root);
   const Token a = 1;
   const Token b = 2;
-  const PrefixId parent = index.find_or_create_child(root, 1, &a);
+  const PrefixId parent = index.find_or_create_child(root, &a);
   index.acquire(parent);
-  const PrefixId child = index.find_or_create_child(parent, 2, &b);
+  const PrefixId child = index.find_or_create_child(parent, &b);
   index.acquire(child);
   index.release(root);
   index.release(parent);
-  EXPECT(index.find_child(parent, 2, &b) == child);
+  EXPECT(index.find_child(parent, &b) == child);
   EXPECT(index.num_nodes() == 4);  // the root without salt lives for ever
   index.release(child);
   EXPECT(index.num_nodes() == 1);
   EXPECT(index.find_root("salt") == kNoPrefix);
+}
+
+// Children come and go in any order; whichever is the first child, all others stay found.
+void children_agree_with_a_map(int num_tokens) {
+  std::mt19937 rng(num_tokens);
+  PrefixIndex index(2, 4);  // grows far beyond what it reserves
+  const PrefixId root = index.find_or_create_root(std::nullopt);
+  std::map<std::vector<Token>, PrefixId> children;
+  for (int step = 0; step < 20000; ++step) {
+    const Token high = rng() % 4 == 0 ? Token{1} << 40 : 0;
+    const std::vector<Token> tokens{static_cast<Token>(rng() % num_tokens) + high,
+                                    static_cast<Token>(rng() % num_tokens) - 2};
+    const auto known = children.find(tokens);
+    if (known == children.end()) {
+      EXPECT(index.find_child(root, tokens.data()) == kNoPrefix);
+      const PrefixId id = index.find_or_create_child(root, tokens.data());
+      index.acquire(id);
+      children[tokens] = id;
+    } else {
+      EXPECT(index.find_or_create_child(root, tokens.data()) == known->second);
+      EXPECT(index.block_tokens(known->second) == tokens);
+      if (rng() % 2) {
+        index.release(known->second);
+        children.erase(known);
+      }
+    }
+  }
+  EXPECT(index.num_nodes() == static_cast<std::int64_t>(children.size()) + 1);
 }
 
 void roots_are_found_by_their_salt() {
@@ -101,20 +131,30 @@ void roots_are_found_by_their_salt() {
 
 // Tokens that would make a factor 0 in every product, were the factor known.
 void known_constants_as_tokens_do_not_collide() {
+  const std::uint64_t secret = random_secret();
   for (const std::uint64_t constant : {std::uint64_t{0}, kMixA, kMixB, kMixA ^ kMixB}) {
     const auto word = static_cast<std::int64_t>(constant);
     for (const std::int64_t size : {1, 4, 8, 16}) {
-      PrefixIndex index(static_cast<std::int32_t>(size), 10);
-      const std::uint64_t root = index.node(index.find_or_create_root(std::nullopt)).hash;
       std::set<std::uint64_t> hashes;
       for (std::int64_t changed = 0; changed < 1000; ++changed) {
         std::vector<std::int64_t> words(size, word);
         for (std::int64_t i = 0; i < size; i += 2) words[i] = changed;
-        hashes.insert(index.child_hash(root, words.data()));
+        hashes.insert(hash_words(secret, 0, words.data(), size));
       }
       EXPECT(hashes.size() == 1000);
     }
   }
+}
+
+// The factors of a product commute; tokens must not.
+void tokens_in_another_order_do_not_collide() {
+  const std::uint64_t secret = random_secret();
+  std::vector<std::int64_t> words{1, 2, 3, 4, 5, 6, 7, 8};
+  std::set<std::uint64_t> hashes;
+  do {
+    hashes.insert(hash_words(secret, 0, words.data(), 8));
+  } while (std::next_permutation(words.begin(), words.end()));
+  EXPECT(hashes.size() == 40320);
 }
 
 void hashes_differ_between_blocks_and_secrets() {
@@ -148,8 +188,11 @@ int main() {
   erase_moves_entries_back_over_the_end_of_the_table();
   equal_hashes_do_not_make_prefixes_equal();
   a_prefix_lives_while_something_refers_to_it();
+  children_agree_with_a_map(3);
+  children_agree_with_a_map(30);
   roots_are_found_by_their_salt();
   hashes_differ_between_blocks_and_secrets();
   known_constants_as_tokens_do_not_collide();
+  tokens_in_another_order_do_not_collide();
   return num_failures;
 }

@@ -10,3 +10,8 @@ namespace pagedattn::PAGEDATTN_ISA {
 void prefill(const AttentionParams& params, const PrefillPlan& plan, UnitQueue& queue);
 
 }  // namespace pagedattn::PAGEDATTN_ISA
+
+// All that differs between CPUs with and without AMX, and all that is compiled for it.
+namespace pagedattn::avx512_amx {
+void prefill(const AttentionParams& params, const PrefillPlan& plan, UnitQueue& queue);
+}

@@ -9,96 +9,77 @@
 
 #include "../../../common/cuda/convert.cuh"
 #include "../../../common/cuda/ptx.cuh"
-#include "../../../common/cuda/vector.cuh"
-#include "../../../common/cuda/warp_reduce.cuh"
 #include "../../params.h"
 #include "masks.cuh"
 #include "tile.h"
 
 namespace pagedattn::decode_mma {
 
-// One head as one warp has seen it; logits are in units of log2.
-struct HeadState {
-  float reference;
-  float sum;
+// Of warps that have seen different tokens of a head, there are kWarps, or in teams 1 or 2.
+template <bool kTeams>
+inline constexpr int kMaxParts = kTeams ? kWarps / 2 : kWarps;
+
+// What they have seen; logits are in units of log2. Part p of a head is in entry
+// head * num_parts + p.
+struct WarpStates {
+  static constexpr int kEntries = kWarps * kMaxWarpHeads;
+  float reference[kEntries];  // merge_states() turns it into the weight of the warp's output
+  float sum[kEntries];
 };
 
-// A warp writes a row in pieces of 4 elements per lane.
+// Elements of a row that a thread writes at a time, where rows are aligned to as many.
 constexpr int kOutVec = 4;
-constexpr int kOutStep = kOutVec * kWarpSize;
 
-// Where the rows of the group's heads go: V1's output in T, or one of V2's partitions in fp32.
-template <typename T>
+// Where the rows of the group's heads go: V1's output, or one of V2's partitions in fp32.
 struct OutputRows {
-  bool whole;
-  bool aligned;  // rows start at multiples of kOutVec elements
-  T* out;
-  float* partial;
+  void* data;
+  DType dtype;
+  int64_t first;
   int64_t head_stride;
   float* lse;  // or null
   int64_t lse_head_stride;
 
   __device__ __forceinline__ OutputRows(const AttentionParams& params, int seq, int first_head,
-                                        int partition, bool aligned)
-      : whole(params.partial.partition_size == 0), aligned(aligned) {
-    if (whole) {
+                                        int partition) {
+    if (params.partial.partition_size == 0) {
+      data = params.out.data;
+      dtype = params.dtype;
       head_stride = params.out.head_stride;
-      out = static_cast<T*>(params.out.data) + seq * params.out.token_stride +
-            first_head * head_stride;
+      first = seq * params.out.token_stride + first_head * head_stride;
+      lse = params.lse;
       lse_head_stride = params.lse_head_stride;
-      lse = params.lse == nullptr
-                ? nullptr
-                : params.lse + seq * params.lse_token_stride + first_head * lse_head_stride;
+      if (lse != nullptr) lse += seq * params.lse_token_stride + first_head * lse_head_stride;
     } else {
+      const int64_t num_partitions = params.partial.num_partitions;
       const int64_t row =
-          (int64_t{seq} * params.num_q_heads + first_head) * params.partial.num_partitions +
-          partition;
-      head_stride = int64_t{params.partial.num_partitions} * params.cache.head_dim;
-      partial = params.partial.out + row * params.cache.head_dim;
-      lse_head_stride = params.partial.num_partitions;
+          (int64_t{seq} * params.num_q_heads + first_head) * num_partitions + partition;
+      data = params.partial.out;
+      dtype = DType::kFloat32;
+      head_stride = num_partitions * params.cache.head_dim;
+      first = row * params.cache.head_dim;
       lse = params.partial.lse + row;
+      lse_head_stride = num_partitions;
     }
   }
 
-  // Elements dim to dim + 3 of a row; `row_lse` is written with the first.
-  __device__ __forceinline__ void write(int head, int dim, const float4& value,
-                                        float row_lse) const {
-    const int64_t offset = head * head_stride + dim;
-    if (whole) {
-      Vec<T, kOutVec> vec;
-      vec[0] = from_float<T>(value.x);
-      vec[1] = from_float<T>(value.y);
-      vec[2] = from_float<T>(value.z);
-      vec[3] = from_float<T>(value.w);
-      store(out + offset, vec);
-    } else {
-      store(partial + offset, Vec<float, kOutVec>{value.x, value.y, value.z, value.w});
-    }
-    if (dim == 0 && lse != nullptr) lse[head * lse_head_stride] = row_lse;
+  // Elements from `dim` on; their address is a multiple of their size.
+  template <int kVec>
+  __device__ __forceinline__ void write(int head, int dim, const float (&values)[kVec]) const {
+    store_floats(data, first + head * head_stride + dim, dtype, values);
   }
 
- private:
-  template <typename Element>
-  __device__ __forceinline__ void store(Element* to, const Vec<Element, kOutVec>& vec) const {
-    if (aligned) {
-      store_vec(to, vec);
-    } else {
-#pragma unroll
-      for (int e = 0; e < kOutVec; ++e) to[e] = vec[e];
-    }
+  __device__ __forceinline__ void write_lse(int head, float value) const {
+    if (lse != nullptr) lse[head * lse_head_stride] = value;
   }
 };
 
-// visit(head, dim) for the pieces of the group's rows that are this thread's; a warp has whole
-// rows.
-template <int kHeadDim, typename Visit>
+// visit(head, dim) for the pieces of the group's rows that are this thread's.
+template <int kHeadDim, int kVec, typename Visit>
 __device__ __forceinline__ void for_each_piece(int num_heads, int head_dim, Visit&& visit) {
-  for (int head = threadIdx.x / kWarpSize; head < num_heads; head += kWarps) {
-#pragma unroll
-    for (int first = 0; first < kHeadDim; first += kOutStep) {
-      const int dim = first + threadIdx.x % kWarpSize * kOutVec;
-      if (dim < head_dim) visit(head, dim);
-    }
+  constexpr unsigned kPieces = kHeadDim / kVec;
+  for (unsigned i = threadIdx.x; i < num_heads * kPieces; i += kThreads) {
+    const int dim = i % kPieces * kVec;
+    if (dim < head_dim) visit(i / kPieces, dim);
   }
 }
 
@@ -108,72 +89,71 @@ __device__ __forceinline__ float sink_of(const AttentionParams& params, int head
   return absent ? -INFINITY : params.masks.sinks[head];
 }
 
-// Turns the warps' states of every head of the group into the weights of their outputs, in place:
-// `reference` becomes the warp's weight and the first warp's `sum` the head's lse. Head h is in
-// states[h], states[h + kMaxWarpHeads * team_warps], ..., of warps that have seen different tokens.
-// One thread per head.
-__device__ __forceinline__ void merge_states(const AttentionParams& params, int first_head,
-                                             int num_heads, HeadState* states, int team_warps) {
+// Turns the warps' references into the weights of their outputs, and writes the lse. One thread per
+// head. `output_scale`: what the warps' outputs are to be multiplied by.
+template <int kMaxParts>
+__device__ __forceinline__ void merge_states(WarpStates& states, const AttentionParams& params,
+                                             const OutputRows& rows, int first_head, int num_heads,
+                                             int num_parts, float output_scale) {
   const int head = threadIdx.x;
   if (head >= num_heads) return;
+  float* const weights = states.reference + head * num_parts;
+  const float* const sums = states.sum + head * num_parts;
   const float sink = sink_of(params, first_head + head) * kLog2E;
   float largest = sink;
 #pragma unroll
-  for (int w = 0; w < kWarps; w += team_warps) {
-    largest = fmaxf(largest, states[w * kMaxWarpHeads + head].reference);
-  }
+  for (int t = 0; t < num_parts; ++t) largest = fmaxf(largest, weights[t]);
   // With nothing seen, 2^(-inf + inf) would be NaN.
   const float shift = largest == -INFINITY ? 0.0f : largest;
   float sum = ptx::exp2_approx(sink - shift);
 #pragma unroll
-  for (int w = 0; w < kWarps; w += team_warps) {
-    HeadState& state = states[w * kMaxWarpHeads + head];
-    state.reference = ptx::exp2_approx(state.reference - shift);
-    sum += state.reference * state.sum;
+  for (int t = 0; t < num_parts; ++t) {
+    weights[t] = ptx::exp2_approx(weights[t] - shift);
+    sum += weights[t] * sums[t];
   }
-  const float normalizer = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const float normalizer = sum == 0.0f ? 0.0f : output_scale / sum;
 #pragma unroll
-  for (int w = 0; w < kWarps; w += team_warps) {
-    states[w * kMaxWarpHeads + head].reference *= normalizer;
-  }
-  states[head].sum = sum == 0.0f ? -INFINITY : (shift + log2f(sum)) * kLn2;
+  for (int t = 0; t < num_parts; ++t) weights[t] *= normalizer;
+  rows.write_lse(head, sum == 0.0f ? -INFINITY : (shift + log2f(sum)) * kLn2);
 }
 
 // Adds up the warps' outputs, warp w's at outputs + w * kWarpFloats, with the weights of
 // merge_states().
-template <typename T, typename Layout, int kHeadDim, int kMaxTeams>
-__device__ __forceinline__ void write_rows(const OutputRows<T>& rows, int num_heads, int head_dim,
-                                           const float* outputs, const HeadState* states,
-                                           int team_warps) {
-  constexpr int kWarpFloats = Tile<kHeadDim>::kWarpBytes / sizeof(float);
+template <typename Tile, typename Layout, int kHeadDim, int kMaxParts, int kVec>
+__device__ __forceinline__ void write_rows(const OutputRows& rows, int num_heads, int head_dim,
+                                           const float* outputs, const WarpStates& states,
+                                           int num_parts) {
+  constexpr int kWarpFloats = Tile::kWarpBytes / sizeof(float);
   static_assert(Layout::kHeads * Layout::kMergeStride <= kWarpFloats);
-  for_each_piece<kHeadDim>(num_heads, head_dim, [&](int head, int dim) {
-    const float* const first = outputs + head / Layout::kHeads * kWarpFloats +
-                               head % Layout::kHeads * Layout::kMergeStride + dim;
-    float4 value = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  const int part_floats = kWarps / num_parts * kWarpFloats;
+  for_each_piece<kHeadDim, kVec>(num_heads, head_dim, [&](unsigned head, int dim) {
+    // Where every warp has a part of every head, head / kHeads is 0.
+    const unsigned member = kMaxParts == kWarps ? 0 : head / Layout::kHeads;
+    const float* const first = outputs + member * kWarpFloats +
+                               (head - member * Layout::kHeads) * Layout::kMergeStride + dim;
+    const float* const weights = states.reference + head * num_parts;
+    float values[kVec];
 #pragma unroll
-    for (int team = 0; team < kMaxTeams; ++team) {
-      const int w = team * team_warps;
-      if (w >= kWarps) break;
-      const float weight = states[w * kMaxWarpHeads + head].reference;
-      const float4 part = *reinterpret_cast<const float4*>(first + w * kWarpFloats);
-      value.x += weight * part.x;
-      value.y += weight * part.y;
-      value.z += weight * part.z;
-      value.w += weight * part.w;
+    for (int p = 0; p < kMaxParts && p < num_parts; ++p) {
+      const Vec<float, kVec> part = load_vec<kVec>(first + p * part_floats);
+#pragma unroll
+      for (int e = 0; e < kVec; ++e) {
+        values[e] = p == 0 ? weights[p] * part[e] : fmaf(weights[p], part[e], values[e]);
+      }
     }
-    rows.write(head, dim, value, states[head].sum);
+    rows.write(head, dim, values);
   });
 }
 
 // V1's rows of a sequence without a visible key.
-template <typename T, int kHeadDim>
-__device__ __forceinline__ void write_unseen(const AttentionParams& params,
-                                             const OutputRows<T>& rows, int first_head,
-                                             int num_heads) {
-  for_each_piece<kHeadDim>(num_heads, params.cache.head_dim, [&](int head, int dim) {
-    rows.write(head, dim, make_float4(0.0f, 0.0f, 0.0f, 0.0f), sink_of(params, first_head + head));
-  });
+template <int kHeadDim>
+__device__ __forceinline__ void write_unseen(const AttentionParams& params, const OutputRows& rows,
+                                             int first_head, int num_heads) {
+  for_each_piece<kHeadDim, 1>(num_heads, params.cache.head_dim,
+                              [&](int head, int dim) { rows.write<1>(head, dim, {0.0f}); });
+  if (const int head = threadIdx.x; head < num_heads) {
+    rows.write_lse(head, sink_of(params, first_head + head));
+  }
 }
 
 }  // namespace pagedattn::decode_mma

@@ -3,6 +3,7 @@
 // pipeline of its own over its tiles; the warps meet at the end.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -12,15 +13,17 @@
 #include "../../../common/cuda/shared_memory.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
 #include "../../params.h"
-#include "../../visibility.h"
-#include "../sequence.cuh"
 #include "epilogue.cuh"
 #include "fragments.cuh"
+#include "fragments_8bit.cuh"
 #include "loader.cuh"
 #include "main_loop.cuh"
 #include "query.cuh"
+#include "scales.cuh"
 #include "softmax.cuh"
 #include "tile.h"
+#include "widen.cuh"
+#include "work.cuh"
 
 namespace pagedattn {
 
@@ -36,88 +39,155 @@ struct DecodeMmaConfig {
   int team_warps;  // 2 or 4 in kUpTo64, else 1
   bool aligned_query;
   bool aligned_out;
+  decode_mma::RowStrides key_strides;
+  decode_mma::RowStrides value_strides;
 };
 
 namespace decode_mma {
 
-template <typename T, int kHeadDim, GroupClass kGroup>
-__device__ __forceinline__ void decode_cta(const AttentionParams& params,
-                                           const DecodeMmaConfig& config) {
-  constexpr bool kTeams = kGroup == GroupClass::kUpTo64;
-  using Layout = std::conditional_t<kGroup == GroupClass::kUpTo8, HeadsAsColumns<T, kHeadDim>,
-                                    HeadsAsRows<T, kHeadDim>>;
-  using Tile = decode_mma::Tile<kHeadDim>;
-  using Shared = SharedLayout<kHeadDim>;
+// Where a thread stands. The shuffle tells the compiler that the warp's number is the same in all
+// its lanes.
+template <bool kTeams>
+struct Place {
+  int warp;
+  int lane;
+  Team<kTeams> team;
 
-  const int seq = blockIdx.x / params.cache.num_kv_heads;
-  const int kv_head = blockIdx.x % params.cache.num_kv_heads;
-  const int partition = blockIdx.z * gridDim.y + blockIdx.y;
-  const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
-  const int first_head = kv_head * num_heads;
-  const CtaWork work{seq, first_head, num_heads, clamped_seq_len(params, seq) - 1,
-                     partition_range(params, decode_range(params, seq), partition)};
-  if (work.visible.begin >= work.visible.end) {
-    const OutputRows<T> rows(params, seq, first_head, partition, config.aligned_out);
-    if (rows.whole) write_unseen<T, kHeadDim>(params, rows, first_head, num_heads);
-    return;
-  }
+  __device__ __forceinline__ explicit Place(int team_warps)
+      : warp(__shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0)),
+        lane(threadIdx.x % kWarpSize),
+        team(warp, team_warps) {}
+};
 
-  // The shuffle tells the compiler that the warp's number is the same in all its lanes.
-  const int warp = __shfl_sync(kFullWarp, threadIdx.x / kWarpSize, 0);
-  const int lane = threadIdx.x % kWarpSize;
-  const Team<kTeams> team(warp, config.team_warps);
-  unsigned char* const shared = dynamic_shared<unsigned char>();
+// The types that an instantiation is made of.
+template <typename Storage, int kDim, GroupClass kGroup>
+struct Parts {
+  static constexpr int kHeadDim = kDim;
+  static constexpr bool kTeams = kGroup == GroupClass::kUpTo64;
+  static constexpr bool kIs8Bit = is_8bit<Storage>;
+  using T = Storage;
+  using Tile = decode_mma::Tile<kDim, sizeof(T)>;
+  using Shared = SharedLayout<kDim, sizeof(T)>;
+  // 8-bit caches are computed in fp16, whatever the query's type.
+  using Element = std::conditional_t<kIs8Bit, __half, T>;
+  using Columns = std::conditional_t<kIs8Bit, HeadsAsColumns8Bit<T, kDim>, HeadsAsColumns<T, kDim>>;
+  using Rows = std::conditional_t<kIs8Bit, HeadsAsRows8Bit<T, kDim>, HeadsAsRows<T, kDim>>;
+  using Layout = std::conditional_t<kGroup == GroupClass::kUpTo8, Columns, Rows>;
+  using Output = typename Layout::Output;
+  using Softmax = LazySoftmax<Element, Layout>;
+  using Scales = TileScales<T, kDim, Layout>;
+  using Place = decode_mma::Place<kTeams>;
+};
+
+// A warp's softmax states and outputs of its heads over its tokens.
+template <typename P>
+__device__ __forceinline__ void attend(const AttentionParams& params, const DecodeMmaConfig& config,
+                                       const CtaWork& work, const typename P::Place& place,
+                                       unsigned char* shared, typename P::Softmax& softmax,
+                                       typename P::Output& out) {
+  using Tile = typename P::Tile;
+  using Layout = typename P::Layout;
+  const auto& [warp, lane, team] = place;
   unsigned char* const team_tiles = shared + team.index * team.warps * Tile::kWarpBytes;
-  unsigned char* const warp_tiles = shared + warp * Tile::kWarpBytes;
   const int32_t team_token =
       work.visible.begin / kGroupTokens * kGroupTokens + team.index * team.warps * kTileTokens;
   const int32_t warp_token = team_token + team.member * kTileTokens;
 
-  TileLoader<kHeadDim> loader(params, seq, kv_head, work.visible, warp_token,
-                              ptx::shared_address(warp_tiles), lane);
+  // The query goes first: it is waited for before the first tile.
+  unsigned char* const all_rows = shared + P::Shared::kQuery;
+  const int num_rows = P::kTeams ? team.warps * Layout::kHeads : Layout::kHeads;
+  if constexpr (P::kIs8Bit) {
+    stage_query_as_half<P::kHeadDim>(all_rows, num_rows, params, work);
+  } else {
+    stage_query<typename P::T, P::kHeadDim>(all_rows, num_rows, params, work, config.aligned_query);
+  }
+  ptx::cp_async_commit();
+  TileLoader<Tile> loader(params, config.key_strides, config.value_strides, work.seq, work.kv_head,
+                          ptx::shared_address(shared + warp * Tile::kWarpBytes), lane);
   fill_pipeline(loader, params, warp_token, work.visible.end);
-
-  stage_query<T, kHeadDim>(shared + Shared::kQuery, team.warps * Layout::kHeads, params, seq,
-                           first_head, num_heads, config.aligned_query);
+  ptx::cp_async_wait<Tile::kStages>();
   __syncthreads();
-  const typename Layout::Query query(
-      ptx::shared_address(shared + Shared::kQuery + team.member * Layout::kHeads * Tile::kRowBytes),
-      lane);
 
-  LazySoftmax<T, Layout> softmax;
-  typename Layout::Output out = {};
-  compute_tiles<T, kHeadDim, Layout>(params, work, team, team_token, team_tiles, loader, query,
-                                     lane, softmax, out);
-
-  // The team's last barrier has freed its tiles, and no copy is on its way.
+  const unsigned char* const rows =
+      all_rows + team.member * Layout::kHeads * QueryTile<P::kHeadDim>::kRowBytes;
+  const typename Layout::Query query(ptx::shared_address(rows), lane);
+  typename P::Scales scales(params, params.scale * kLog2E, work.kv_head, rows, lane);
+  compute_tiles<Tile, Layout>(params, work, team, team_token, team_tiles, loader, query, scales,
+                              lane, softmax, out);
   softmax.reduce_sums();
-  auto* const states = reinterpret_cast<HeadState*>(shared + Shared::kStates);
-  auto* const outputs = reinterpret_cast<float*>(shared);
-  Layout::store(reinterpret_cast<float*>(warp_tiles), out, lane);
+}
+
+// Merges the warps. The teams' last barriers have freed the tiles, and no copy is on its way.
+template <typename P>
+__device__ __forceinline__ void finish(const AttentionParams& params, const CtaWork& work,
+                                       const typename P::Place& place, const OutputRows& rows,
+                                       bool aligned_out, unsigned char* shared,
+                                       const typename P::Softmax& softmax,
+                                       const typename P::Output& out) {
+  using Tile = typename P::Tile;
+  using Layout = typename P::Layout;
+  constexpr int kParts = kMaxParts<P::kTeams>;
+  const auto& [warp, lane, team] = place;
+  const int num_parts = P::kTeams ? kWarps / team.warps : kWarps;
+  auto& states = *reinterpret_cast<WarpStates*>(shared + P::Shared::kStates);
+  Layout::store(reinterpret_cast<float*>(shared + warp * Tile::kWarpBytes), out, lane);
   if ((lane & Layout::kTokenLanes) == 0) {
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
-      states[warp * kMaxWarpHeads + Layout::head(lane, s)] = {-softmax.minus_reference[s],
-                                                              softmax.sum[s]};
+      const int entry =
+          (team.member * Layout::kHeads + Layout::head(lane, s)) * num_parts + team.index;
+      states.reference[entry] = -softmax.minus_reference[s];
+      states.sum[entry] = softmax.sum[s];
     }
   }
   __syncthreads();
-  merge_states(params, first_head, num_heads, states, team.warps);
+  merge_states<kParts>(states, params, rows, work.first_head, work.num_heads, num_parts,
+                       output_scale<typename P::T>(params, work.kv_head));
   __syncthreads();
-  constexpr int kMaxTeams = kTeams ? kWarps / 2 : kWarps;
-  write_rows<T, Layout, kHeadDim, kMaxTeams>(
-      OutputRows<T>(params, seq, first_head, partition, config.aligned_out), num_heads,
-      params.cache.head_dim, outputs, states, team.warps);
+  const auto write = [&]<int kVec>() {
+    write_rows<Tile, Layout, P::kHeadDim, kParts, kVec>(rows, work.num_heads, params.cache.head_dim,
+                                                        reinterpret_cast<const float*>(shared),
+                                                        states, num_parts);
+  };
+  if (aligned_out) {
+    write.template operator()<kOutVec>();
+  } else {
+    write.template operator()<1>();
+  }
+}
+
+template <typename P>
+__device__ __forceinline__ void decode_cta(const AttentionParams& params,
+                                           const DecodeMmaConfig& config) {
+  const int seq = blockIdx.x / params.cache.num_kv_heads;
+  const int partition = blockIdx.z * gridDim.y + blockIdx.y;
+  const CtaWork work(params, seq, blockIdx.x - seq * params.cache.num_kv_heads, partition);
+  const auto rows = [&] { return OutputRows(params, seq, work.first_head, partition); };
+  if (work.visible.begin >= work.visible.end) {
+    if (params.partial.partition_size == 0) {
+      write_unseen<P::kHeadDim>(params, rows(), work.first_head, work.num_heads);
+    }
+    return;
+  }
+  const typename P::Place place(config.team_warps);
+  unsigned char* const shared = dynamic_shared<unsigned char>();
+  typename P::Softmax softmax;
+  typename P::Output out = {};
+  attend<P>(params, config, work, place, shared, softmax, out);
+  finish<P>(params, work, place, rows(), config.aligned_out, shared, softmax, out);
 }
 
 }  // namespace decode_mma
 
+// T: what the cache holds; also the query's type, unless it is an 8-bit one.
 template <typename T, int kHeadDim, GroupClass kGroup>
-__global__ void __launch_bounds__(decode_mma::kThreads, kHeadDim <= 128 ? 4 : 2)
+__global__ void __launch_bounds__(decode_mma::kThreads,
+                                  decode_mma::ctas_by_registers(kHeadDim, sizeof(T),
+                                                                kGroup == GroupClass::kUpTo64))
     decode_mma_kernel(const __grid_constant__ AttentionParams params,
                       const DecodeMmaConfig config) {
   if constexpr (ptx::kHasAmpereInstructions) {
-    decode_mma::decode_cta<T, kHeadDim, kGroup>(params, config);
+    decode_mma::decode_cta<decode_mma::Parts<T, kHeadDim, kGroup>>(params, config);
   }
 }
 

@@ -17,16 +17,19 @@ void launch_decode_mma(const AttentionParams& params, Stream stream) {
   using namespace decode_mma;
   const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
   const int64_t partition_size = params.partial.partition_size;
+  const int query_bytes = element_size(params.dtype);
   Alignment query;
-  query.add(params.query, sizeof(T));
+  query.add(params.query, query_bytes);
   Alignment out;
   if (partition_size == 0) {
-    out.add(params.out, sizeof(T));
+    out.add(params.out, query_bytes);
   } else {
     out.add(params.partial.out);
   }
-  const int out_bytes = kOutVec * (partition_size == 0 ? sizeof(T) : sizeof(float));
-  const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes)};
+  const uint64_t out_bytes = kOutVec * (partition_size == 0 ? query_bytes : sizeof(float));
+  const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes),
+                               RowStrides(params.cache.key, sizeof(T)),
+                               RowStrides(params.cache.value, sizeof(T))};
 
   const int64_t num_partitions = count_partitions(params.max_seq_len, partition_size);
   // More partitions than grid.y holds go on along z; those past the last see no key.
@@ -35,8 +38,8 @@ void launch_decode_mma(const AttentionParams& params, Stream stream) {
   const dim3 grid(grid_size(int64_t{params.num_seqs} * params.cache.num_kv_heads, "decode_mma"),
                   static_cast<unsigned>(grid_y), static_cast<unsigned>(grid_z));
   const auto run = [&](auto kernel) {
-    launch(kernel, grid, kThreads, SharedLayout<kHeadDim>::bytes(num_heads), stream, "decode_mma",
-           params, config);
+    launch(kernel, grid, kThreads, SharedLayout<kHeadDim, sizeof(T)>::bytes(num_heads), stream,
+           "decode_mma", params, config);
   };
   if (num_heads <= 8) {
     run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo8>);

@@ -6,13 +6,14 @@
 // A tile is two groups of 8 tokens, each within one block. The lanes of the warp hold where the
 // next 32 groups begin, lane l that of group l % 2 of every tile that is l / 2 modulo 16, and hand
 // it out by shuffles. So the table is read once in 16 tiles, 32 entries at a time, and no division
-// is left in the loop.
+// is left for the others.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
+#include "../../../cache/cuda/paged_rows.cuh"
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/unroll.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
@@ -22,33 +23,44 @@
 
 namespace pagedattn::decode_mma {
 
-template <int kHeadDim>
+// Byte strides of a cache as the loop's instructions take them: from the kernel's parameters, not
+// from registers.
+struct RowStrides {
+  uint32_t block;
+  uint32_t token;
+
+  RowStrides(const CacheView& view, int element_bytes)
+      : block(static_cast<uint32_t>(view.block_stride * element_bytes)),
+        token(static_cast<uint32_t>(view.token_stride * element_bytes)) {}
+};
+
+template <typename Tile>
 class TileLoader {
-  using Tile = decode_mma::Tile<kHeadDim>;
-
  public:
-  // `visible` is not empty; the warp's tile i begins at token first_token + i * kStepTokens, its
-  // stages at shared address `tiles`.
-  __device__ __forceinline__ TileLoader(const AttentionParams& params, int seq, int kv_head,
-                                        KvRange visible, int32_t first_token, uint32_t tiles,
-                                        int lane)
-      : table_(params.block_tables + seq * params.block_table_stride),
-        last_entry_((visible.end - 1) / params.cache.block_size),
+  // `tiles`: the shared address of the warp's stages.
+  __device__ __forceinline__ TileLoader(const AttentionParams& params,
+                                        const RowStrides& key_strides,
+                                        const RowStrides& value_strides, int seq, int kv_head,
+                                        uint32_t tiles, int lane)
+      : seq_(seq),
         dst_(ptx::keep(tiles + lane_row(lane) * Tile::kRowBytes + lane_chunk(lane) * 16)),
-        last_copy_bytes_(
-            ptx::keep(kLastCopyByte + lane_chunk(lane) * 16 < params.cache.head_dim * 2 ? 16 : 0)),
-        key_(params.cache.key, kv_head, lane),
-        value_(params.cache.value, kv_head, lane) {
-    const int32_t block_size = params.cache.block_size;
-    const int32_t token =
-        first_token + lane / kGroupsPerTile * kStepTokens + lane % kGroupsPerTile * kGroupTokens;
-    next_entry_ = token / block_size;
-    next_offset_ = token % block_size;
-  }
+        last_copy_bytes_(ptx::keep(kLastCopyByte + lane_chunk(lane) * 16 <
+                                           params.cache.head_dim * Tile::kElementBytes
+                                       ? 16
+                                       : 0)),
+        key_(params.cache.key, key_strides, kv_head, lane),
+        value_(params.cache.value, value_strides, kv_head, lane),
+        kv_head_(kv_head),
+        scale_dst_(ptx::keep(tiles + Tile::kScales + lane * static_cast<int>(sizeof(float)))) {}
 
-  // Starts the copies of the next tile to byte offset `stage`.
-  __device__ __forceinline__ void load(const AttentionParams& params, uint32_t stage) {
-    if (next_lane_ == kWarpSize) fetch(params.cache.block_size);
+  // Starts the copies of the warp's next tile to byte offset `stage`. Tiles begin kStepTokens
+  // apart, this one at `token`; `end` is that of the visible range.
+  __device__ __forceinline__ void load(const AttentionParams& params, int32_t token, int32_t end,
+                                       uint32_t stage) {
+    if (next_lane_ == kWarpSize) read_table(params, token, end);
+    if constexpr (Tile::kScaleBytes > 0) {
+      if (params.cache.key.scale.kind == ScaleKind::kPerTokenHead) copy_scales(params, stage);
+    }
     const uint32_t dst = stage + dst_;
     unrolled<kGroupsPerTile>([&](auto group) {
       const uint32_t block = __shfl_sync(kFullWarp, block_, next_lane_);
@@ -61,9 +73,6 @@ class TileLoader {
   }
 
  private:
-  static constexpr int kTilesPerFetch = kWarpSize / kGroupsPerTile;
-  static constexpr int kFetchTokens = kTilesPerFetch * kStepTokens;
-
   // One copy instruction covers 4 rows by 128 bytes, or 8 rows by 64 where rows are not multiples
   // of 128; then the lanes that write at the same time take rows 4 apart, on different banks.
   static constexpr int kLanesPerRow = Tile::kRowDataBytes % 128 == 0 ? 8 : 4;
@@ -72,73 +81,87 @@ class TileLoader {
   static constexpr int kCopiesPerRow = Tile::kRowDataBytes / kCopyBytes;
   // The only copy that a smaller head_dim of the same bucket cuts off.
   static constexpr int kLastCopyByte = (kCopiesPerRow - 1) * kCopyBytes;
+  static_assert(Tile::kRowDataBytes % kCopyBytes == 0);
 
   static __device__ int lane_chunk(int lane) { return lane % kLanesPerRow; }
   static __device__ int lane_row(int lane) {
     return kLanesPerRow == 8 ? lane / 8 : lane / 8 + lane / 4 % 2 * 4;
   }
 
-  // K or V of one head, seen from this lane's row and chunk. Strides are in bytes.
+  // K or V of one head, seen from this lane's row and chunk.
   struct Rows {
     const char* base;
-    uint32_t block_stride;
-    uint32_t token_stride;
+    const RowStrides& strides;
 
-    __device__ __forceinline__ Rows(const CacheView& view, int kv_head, int lane)
-        : base(ptx::keep(static_cast<const char*>(view.data) +
-                         2 * (kv_head * view.head_stride + lane_row(lane) * view.token_stride) +
-                         lane_chunk(lane) * 16)),
-          block_stride(static_cast<uint32_t>(2 * view.block_stride)),
-          token_stride(static_cast<uint32_t>(2 * view.token_stride)) {}
+    __device__ __forceinline__ Rows(const CacheView& view, const RowStrides& strides, int kv_head,
+                                    int lane)
+        : base(ptx::keep(ptx::address(static_cast<const char*>(view.data) +
+                                          Tile::kElementBytes * kv_head * view.head_stride +
+                                          lane_chunk(lane) * 16,
+                                      lane_row(lane), strides.token))),
+          strides(strides) {}
   };
 
   template <int kGroupByte>
   __device__ __forceinline__ void copy_group(uint32_t dst, const Rows& rows, uint32_t block,
                                              uint32_t offset) {
-    const char* src = ptx::address(rows.base, block, rows.block_stride);
-    src = ptx::address(src, offset, rows.token_stride);
+    const char* src = ptx::address(rows.base, block, rows.strides.block);
+    src = ptx::address(src, offset, rows.strides.token);
     unrolled<kGroupTokens / kRowsPerCopy>([&](auto i) {
       constexpr int kRowByte = kGroupByte + i * kRowsPerCopy * Tile::kRowBytes;
       unrolled<kCopiesPerRow - 1>(
           [&](auto j) { ptx::cp_async_16<kRowByte + j * kCopyBytes, j * kCopyBytes>(dst, src); });
       ptx::cp_async_16<kRowByte + kLastCopyByte, kLastCopyByte>(dst, src, last_copy_bytes_);
-      src = ptx::address<kRowsPerCopy>(src, rows.token_stride);
+      src = ptx::address<kRowsPerCopy>(src, rows.strides.token);
     });
   }
 
-  // Groups past the last visible token take the place of those in its block: a valid address.
-  __device__ __forceinline__ void fetch(int32_t block_size) {
-    next_lane_ = 0;
-    block_ = table_[min(next_entry_, last_entry_)];
-    offset_ = next_offset_;
-    next_entry_ += kFetchTokens / block_size;
-    next_offset_ += kFetchTokens % block_size;
-    if (next_offset_ >= block_size) {
-      next_offset_ -= block_size;
-      ++next_entry_;
-    }
+  // Lanes 0 to 15 fetch the scales of the tile's K rows, the others those of its V rows.
+  __device__ __forceinline__ void copy_scales(const AttentionParams& params, uint32_t stage) {
+    const int lane = threadIdx.x % kWarpSize;
+    const int holder = next_lane_ + lane % kTileTokens / kGroupTokens;
+    const Slot slot{__shfl_sync(kFullWarp, block_, holder),
+                    __shfl_sync(kFullWarp, offset_, holder) + lane % kGroupTokens};
+    const KvCacheView& cache = params.cache;
+    const HeadScale scale(lane < kTileTokens ? cache.key.scale : cache.value.scale,
+                          ptx::keep(kv_head_));
+    ptx::cp_async_4(stage + scale_dst_, scale.address(slot));
   }
 
-  const int32_t* table_;
-  int32_t last_entry_;
+  // Groups without a visible token take the place of others in block 0: a valid address.
+  __device__ __forceinline__ void read_table(const AttentionParams& params, int32_t token,
+                                             int32_t end) {
+    // Not to be computed ahead of the loop, which has no registers left.
+    const int64_t row = ptx::keep(seq_) * params.block_table_stride;
+    const int32_t block_size = ptx::keep(params.cache.block_size);
+    const int lane = threadIdx.x % kWarpSize;
+    const int32_t group =
+        token + lane / kGroupsPerTile * kStepTokens + lane % kGroupsPerTile * kGroupTokens;
+    const int32_t entry = group / block_size;
+    block_ = group < end ? params.block_tables[row + entry] : 0;
+    offset_ = group - entry * block_size;
+    next_lane_ = 0;
+  }
+
+  int seq_;
   uint32_t dst_;
   int last_copy_bytes_;
   Rows key_;
   Rows value_;
+  int kv_head_;
+  uint32_t scale_dst_;
 
-  int next_lane_ = kWarpSize;  // which lane holds the next group
+  // Where the group that this lane holds begins.
   int32_t block_ = 0;
   int32_t offset_ = 0;
-  int32_t next_entry_;
-  int32_t next_offset_;
+  int next_lane_ = kWarpSize;  // which lane holds the next group
 };
 
-// Zeroes the V rows of a landed tile that the query does not see: they may hold NaN, which a
-// weight of 0 does not silence.
-template <int kHeadDim>
+// Zeroes the V rows of a landed tile that the query does not see, and their scales: they may hold
+// NaN, which a weight of 0 does not silence.
+template <typename Tile>
 __device__ __forceinline__ void zero_unseen_values(unsigned char* stage, int32_t first_token,
                                                    KvRange visible, int lane) {
-  using Tile = decode_mma::Tile<kHeadDim>;
   constexpr int kChunks = Tile::kRowDataBytes / 16;
   for (int i = lane; i < kTileTokens * kChunks; i += kWarpSize) {
     const int row = i / kChunks;
@@ -146,6 +169,11 @@ __device__ __forceinline__ void zero_unseen_values(unsigned char* stage, int32_t
     if (visible.begin <= token && token < visible.end) continue;
     *reinterpret_cast<uint4*>(stage + Tile::kMatrixBytes + row * Tile::kRowBytes +
                               i % kChunks * 16) = make_uint4(0, 0, 0, 0);
+  }
+  if constexpr (Tile::kScaleBytes > 0) {
+    const int32_t token = first_token + lane;
+    if (lane >= kTileTokens || (visible.begin <= token && token < visible.end)) return;
+    reinterpret_cast<float*>(stage + Tile::kScales)[kTileTokens + lane] = 0.0f;
   }
 }
 

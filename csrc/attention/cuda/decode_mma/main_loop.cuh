@@ -20,17 +20,9 @@
 #include "masks.cuh"
 #include "softmax.cuh"
 #include "tile.h"
+#include "work.cuh"
 
 namespace pagedattn::decode_mma {
-
-// The share of a (sequence, kv head) that a CTA computes.
-struct CtaWork {
-  int seq;
-  int first_head;
-  int num_heads;
-  int32_t q_pos;
-  KvRange visible;  // within the partition, not empty
-};
 
 // The warps that share tiles; in kernels without teams, every warp is one.
 template <bool kShared>
@@ -56,31 +48,29 @@ struct Team {
 };
 
 // Starts the first loads of a warp whose first tile begins at `token`.
-template <int kHeadDim>
-__device__ __forceinline__ void fill_pipeline(TileLoader<kHeadDim>& loader,
+template <typename Tile>
+__device__ __forceinline__ void fill_pipeline(TileLoader<Tile>& loader,
                                               const AttentionParams& params, int32_t token,
                                               int32_t end) {
-  using Tile = decode_mma::Tile<kHeadDim>;
 #pragma unroll
   for (int stage = 0; stage < Tile::kStages; ++stage) {
-    if (token + stage * kStepTokens < end) loader.load(params, stage * Tile::kStageBytes);
+    const int32_t tile = token + stage * kStepTokens;
+    if (tile < end) loader.load(params, tile, end, stage * Tile::kStageBytes);
     ptx::cp_async_commit();
   }
 }
 
 // Computes the warp's heads, those from team.member * Layout::kHeads on, over all tiles of its
 // team, the first of which begins at `first_token`. `tiles` is the team's part of shared memory.
-template <typename T, int kHeadDim, typename Layout, bool kShared>
+template <typename Tile, typename Layout, typename Softmax, typename Scales, bool kShared>
 __device__ __forceinline__ void compute_tiles(const AttentionParams& params, const CtaWork& work,
                                               const Team<kShared>& team, int32_t first_token,
-                                              unsigned char* tiles, TileLoader<kHeadDim>& loader,
-                                              const typename Layout::Query& query, int lane,
-                                              LazySoftmax<T, Layout>& softmax,
+                                              unsigned char* tiles, TileLoader<Tile>& loader,
+                                              const typename Layout::Query& query, Scales& scales,
+                                              int lane, Softmax& softmax,
                                               typename Layout::Output& out) {
-  using Tile = decode_mma::Tile<kHeadDim>;
   const KvRange visible = work.visible;
   const int first_row = team.member * Layout::kHeads;
-  const float scale_log2 = params.scale * kLog2E;
   // A tile that begins at `token` is seen whole where token - visible.begin < num_whole, unsigned;
   // it is plain where it needs no masks either.
   const uint32_t num_whole = max(visible.end - visible.begin - (kTileTokens - 1), 0);
@@ -92,27 +82,29 @@ __device__ __forceinline__ void compute_tiles(const AttentionParams& params, con
   const auto compute = [&](int32_t token, uint32_t tile) {
     float scores[Layout::kScores];
     Layout::scores(scores, query, key_row + tile);
-    float factor = scale_log2;
+    scales.apply(scores, tiles + tile, lane);
+    float factors[2] = {scales.factors[0], scales.factors[1]};
     if (static_cast<uint32_t>(token - visible.begin) >= num_plain) {
-      apply_masks<Layout>(scores, params, work.first_head + first_row, work.num_heads - first_row,
-                          visible, work.q_pos, token, lane);
-      factor = 1.0f;
+      apply_masks<Layout>(scores, factors, params, work.first_head + first_row,
+                          work.num_heads - first_row, visible, work.q_pos, token, lane);
+      factors[0] = factors[1] = 1.0f;
     }
     uint32_t weights[Layout::kScores / 2];
-    softmax.weigh(scores, factor, out, weights);
+    softmax.weigh(scores, factors, scales, out, weights);
     Layout::accumulate(out, weights, value_row + tile);
   };
   // A team's last warps may have no heads.
   const int32_t team_tokens = ptx::keep(first_row < work.num_heads ? team.warps * kTileTokens : 0);
 
   uint32_t stage = 0;  // byte offset
-  for (int32_t token = first_token; token < visible.end; token += kStepTokens) {
+  int32_t token = first_token;
+  do {  // once at least: a warp that has no tile sees nothing of the garbage in its place
     const int32_t own_token = token + team.member * kTileTokens;
     ptx::cp_async_wait<Tile::kStages - 1>();
     if (static_cast<uint32_t>(own_token - visible.begin) >= num_whole) {
       __syncwarp();  // all lanes' copies have landed
-      zero_unseen_values<kHeadDim>(tiles + team.member * Tile::kWarpBytes + stage, own_token,
-                                   visible, lane);
+      zero_unseen_values<Tile>(tiles + team.member * Tile::kWarpBytes + stage, own_token, visible,
+                               lane);
     }
     team.sync();
 
@@ -128,10 +120,12 @@ __device__ __forceinline__ void compute_tiles(const AttentionParams& params, con
     }
 
     team.sync();
-    if (own_token + Tile::kStages * kStepTokens < visible.end) loader.load(params, stage);
+    const int32_t next_token = own_token + Tile::kStages * kStepTokens;
+    if (next_token < visible.end) loader.load(params, next_token, visible.end, stage);
     ptx::cp_async_commit();
     if constexpr (Tile::kStages == 2) stage = Tile::kStageBytes - stage;
-  }
+    token += kStepTokens;
+  } while (token < visible.end);
 }
 
 }  // namespace pagedattn::decode_mma

@@ -9,16 +9,15 @@
 #include "../../params.h"
 #include "../../visibility.h"
 #include "../logits.cuh"
+#include "../mma_operands.cuh"
 
 namespace pagedattn::decode_mma {
 
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
-
 // Turns the lane's scores of the tile that starts at `first_token` into logits in units of log2,
-// -inf where the query does not see the token.
+// -inf where the query does not see the token. `factors`: those of the plain case.
 template <typename Layout>
 __device__ __forceinline__ void apply_masks(float (&scores)[Layout::kScores],
+                                            const float (&factors)[2],
                                             const AttentionParams& params, int first_head,
                                             int num_heads, KvRange visible, int32_t q_pos,
                                             int32_t first_token, int lane) {
@@ -29,7 +28,9 @@ __device__ __forceinline__ void apply_masks(float (&scores)[Layout::kScores],
 #pragma unroll
   for (int e = 0; e < Layout::kScores; ++e) {
     const int32_t token = first_token + Layout::token(lane, e);
-    const float logit = rules[Layout::state_of(e)](scores[e], token - q_pos) * kLog2E;
+    const int state = Layout::state_of(e);
+    const float scaled = scores[e] * factors[state] * kLn2;
+    const float logit = rules[state].of_scaled(scaled, token - q_pos) * kLog2E;
     scores[e] = visible.begin <= token && token < visible.end ? logit : -INFINITY;
   }
 }

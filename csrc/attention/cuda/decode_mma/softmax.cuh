@@ -6,33 +6,22 @@
 // small; only when a weight reaches 2 is the tile done again with a new reference. The test is a
 // bit of the packed weights: in fp16 and in bf16, bit 14 is set in 2 and all above it, infinities
 // and NaN, and in nothing below. The first tile, with a reference of -inf, takes the same way.
+//
+// Where V rows have scales of their own, it is weight * scale that goes into the mma, and the
+// reference is for these products: a scale is as good as a change of the logit.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
+#include "../mma_operands.cuh"
 
 namespace pagedattn::decode_mma {
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t bits;
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    memcpy(&bits, &pair, sizeof(bits));
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    memcpy(&bits, &pair, sizeof(bits));
-  }
-  return bits;
-}
 
 // The state of a lane's two heads; logits are in units of log2.
 template <typename T, typename Layout>
@@ -43,21 +32,26 @@ struct LazySoftmax {
   // bf16 has exponents to spare; of fp16's 14 below 1, weights of small logits need the rest.
   static constexpr float kHeadroom = std::is_same_v<T, __half> ? 3.0f : 24.0f;
 
+  static constexpr float kLeastScaleLog2 = -60.0f;
+
   float minus_reference[2] = {INFINITY, INFINITY};
   float sum[2] = {0.0f, 0.0f};  // over this lane's tokens
 
-  // The weights of logits scores * factor, packed in pairs; out is rescaled where the reference
-  // moves.
-  __device__ __forceinline__ void weigh(const float (&scores)[kScores], float factor, Output& out,
+  // The weights of logits scores * factors, times the scales of their V rows, packed in pairs; out
+  // is rescaled where the reference moves.
+  template <typename Scales>
+  __device__ __forceinline__ void weigh(const float (&scores)[kScores], const float (&factors)[2],
+                                        const Scales& scales, Output& out,
                                         uint32_t (&packed)[kScores / 2]) {
     float weights[kScores];
 #pragma unroll
     for (int e = 0; e < kScores; ++e) {
-      weights[e] = ptx::exp2_approx(fmaf(scores[e], factor, minus_reference[Layout::state_of(e)]));
+      const int state = Layout::state_of(e);
+      weights[e] = ptx::exp2_approx(fmaf(scores[e], factors[state], minus_reference[state]));
     }
-    if (__any_sync(kFullWarp, pack_weights(weights, packed))) {
-      raise_reference(scores, factor, out, weights);
-      pack_weights(weights, packed);
+    if (__any_sync(kFullWarp, pack_weights(weights, scales, packed))) {
+      raise_reference(scores, factors, scales, out, weights);
+      pack_weights(weights, scales, packed);
     }
 #pragma unroll
     for (int e = 0; e < kScores; ++e) sum[Layout::state_of(e)] += weights[e];
@@ -74,19 +68,24 @@ struct LazySoftmax {
   }
 
  private:
-  // Returns whether a weight is 2 or more.
+  // Returns whether a scaled weight is 2 or more.
+  template <typename Scales>
   __device__ __forceinline__ bool pack_weights(const float (&weights)[kScores],
+                                               const Scales& scales,
                                                uint32_t (&packed)[kScores / 2]) {
     uint32_t bits = 0;
 #pragma unroll
     for (int i = 0; i < kScores / 2; ++i) {
-      packed[i] = pack<T>(weights[2 * i], weights[2 * i + 1]);
+      packed[i] = pack<T>(weights[2 * i] * scales.of_weight(2 * i),
+                          weights[2 * i + 1] * scales.of_weight(2 * i + 1));
       bits |= packed[i];
     }
     return (bits & 0x40004000u) != 0;
   }
 
-  __device__ __forceinline__ void raise_reference(const float (&scores)[kScores], float factor,
+  template <typename Scales>
+  __device__ __forceinline__ void raise_reference(const float (&scores)[kScores],
+                                                  const float (&factors)[2], const Scales& scales,
                                                   Output& out, float (&weights)[kScores]) {
     float rescale[2];
     bool has_seen = false;
@@ -95,7 +94,13 @@ struct LazySoftmax {
       float largest = -INFINITY;
 #pragma unroll
       for (int e = 0; e < kScores; ++e) {
-        if (Layout::state_of(e) == state) largest = fmaxf(largest, scores[e] * factor);
+        if (Layout::state_of(e) != state) continue;
+        float logit = scores[e] * factors[state];
+        // The largest scaled weight counts, but unscaled ones must not overflow either.
+        if constexpr (Scales::kScalesWeights) {
+          logit += fmaxf(log2f(scales.of_weight(e)), kLeastScaleLog2);
+        }
+        largest = fmaxf(largest, logit);
       }
 #pragma unroll
       for (int lanes = 1; lanes < kWarpSize; lanes *= 2) {
@@ -119,7 +124,7 @@ struct LazySoftmax {
     }
 #pragma unroll
     for (int e = 0; e < kScores; ++e) {
-      const float logit = scores[e] * factor;
+      const float logit = scores[e] * factors[Layout::state_of(e)];
       weights[e] = logit == -INFINITY
                        ? 0.0f
                        : ptx::exp2_approx(logit + minus_reference[Layout::state_of(e)]);

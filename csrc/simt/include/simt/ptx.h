@@ -165,6 +165,7 @@ inline void cp_async(uint32_t to, const char* from, int bytes, int from_bytes, L
 namespace pagedattn::ptx {
 
 inline constexpr bool kHasAmpereInstructions = true;
+inline constexpr bool kHasFp8Conversions = true;
 
 inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
@@ -216,6 +217,11 @@ void cp_async_16(uint32_t dst, const void* src, int src_bytes,
                  simt::Location where = simt::Location::current()) {
   simt::cp_async(dst + kDstOffset, static_cast<const char*>(src) + kSrcOffset, 16, src_bytes,
                  where);
+}
+
+inline void cp_async_4(uint32_t dst, const void* src,
+                       simt::Location where = simt::Location::current()) {
+  simt::cp_async(dst, static_cast<const char*>(src), 4, 4, where);
 }
 
 inline void cp_async_commit() { simt::this_thread->copies.commit(); }

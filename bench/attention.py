@@ -1,0 +1,187 @@
+"""`decode` and `prefill`: paged attention beside its limit and its peers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+
+import torch
+from torch import Tensor
+
+from . import cuda_timing, presets, raw_read
+from .measure import Contestant, WrongResult, check, measure
+from .options import Options, note
+from .peers import Unsupported
+from .problem import TOLERANCE, Problem, build, num_layers
+from .report import Group, progress_bar
+from .timers import timer_for
+
+PARTITION_SIZES = (256, 512, 1024)  # that V2 is compared with
+
+_ops = torch.ops.pagedattn
+
+
+def groups(what: str, options: Options) -> Iterator[Group]:
+    for case in presets.cases(what, options.preset, options.device):
+        if options.wants(case.title):
+            yield bench_case(case, options)
+
+
+def bench_case(case: presets.Case, options: Options) -> Group:
+    """Checks everyone, then times them. Raises WrongResult if ours is wrong."""
+    shape = case.shape
+    problem = build(shape, num_layers(shape, options.device), options.device)
+    is_decode = shape.query_len == 1
+    limits = reads(problem) if is_decode else [equal_matmul(problem)]
+    ours = [our_decode(problem) if is_decode else our_varlen(problem)]
+    if case.compares_splits:
+        ours += splits(problem)
+    if case.compares_order:
+        in_order = build(shape, problem.num_layers, options.device, shuffled=False)
+        ours.append(replace(our_decode(in_order), name="pagedattn, blocks in order"))
+
+    tolerance = TOLERANCE[shape.query_dtype]
+    errors = {ours_.name: check(ours_, problem.expected, tolerance) for ours_ in ours}
+    peers: list[Contestant] = []
+    for name, peer in options.peers.items():
+        try:
+            for contestant in peer.contestants(problem):
+                errors[contestant.name] = check(contestant, problem.expected, tolerance)
+                peers.append(contestant)
+        except (Unsupported, WrongResult) as reason:
+            note(f"{case.title}: {name} left out: {reason}")
+
+    contestants = [limits[0], ours[0], *limits[1:], *ours[1:], *peers]
+    timings = measure(
+        contestants,
+        problem.num_layers,
+        options.seconds,
+        timer_for(options.device),
+        progress_bar(case.title),
+    )
+    return Group(
+        title=case.title,
+        timings=[replace(timing, error=errors.get(timing.name)) for timing in timings],
+        place=case.place,
+        facts={**asdict(shape), "kv_bytes": shape.kv_bytes, "flops": shape.flops},
+    )
+
+
+def reads(problem: Problem) -> list[Contestant]:
+    if problem.query.device.type == "cuda":
+        return [cuda_timing.equal_copy(problem.shape.kv_bytes)]
+    return [
+        Contestant("raw read", raw_read.linear(list(problem.storage), problem.shape.kv_bytes)),
+        Contestant("read in table order", raw_read.table_order(problem)),
+    ]
+
+
+def equal_matmul(problem: Problem) -> Contestant:
+    """A matrix product of as many operations as the two of attention together."""
+    size = 2048
+    rows = max(1, round(problem.shape.flops / (2 * size * size)))
+    left = torch.randn(rows, size, device=problem.query.device).to(problem.query.dtype)
+    right = torch.randn(size, size, device=problem.query.device).to(problem.query.dtype)
+    return Contestant("matmul of equal work", lambda layer: left @ right)
+
+
+def our_decode(problem: Problem) -> Contestant:
+    def run(layer: int) -> Tensor:
+        out: Tensor = _ops.paged_attention(
+            problem.query,
+            *problem.layer(layer),
+            problem.block_tables,
+            problem.seq_lens,
+            problem.shape.max_seq_len,
+            problem.softmax_scale,
+            k_scale=problem.k_scale,
+            v_scale=problem.v_scale,
+        )
+        return out
+
+    return Contestant("pagedattn", run)
+
+
+def our_varlen(problem: Problem) -> Contestant:
+    out = torch.empty_like(problem.query)
+
+    def run(layer: int) -> Tensor:
+        _ops.paged_attention_varlen(
+            out,
+            problem.query,
+            *problem.layer(layer),
+            problem.cu_seqlens_q,
+            problem.block_tables,
+            problem.seq_lens,
+            problem.shape.query_len,
+            problem.shape.max_seq_len,
+            problem.softmax_scale,
+            k_scale=problem.k_scale,
+            v_scale=problem.v_scale,
+        )
+        return out
+
+    return Contestant("pagedattn", run)
+
+
+def splits(problem: Problem) -> list[Contestant]:
+    """V1, and V2 at some partition sizes; those are marked that paged_attention may have chosen.
+
+    Its choice is not told, but shows in the bits: ops add up in an order of their own.
+    """
+    chosen = our_decode(problem).run(0)
+    contestants = [v1(problem), *(v2(problem, size) for size in PARTITION_SIZES)]
+    return [
+        replace(c, note="<- the choice" if torch.equal(c.run(0), chosen) else "")
+        for c in contestants
+    ]
+
+
+def v1(problem: Problem) -> Contestant:
+    out = torch.empty_like(problem.query)
+
+    def run(layer: int) -> Tensor:
+        _ops.paged_attention_v1(
+            out,
+            problem.query,
+            *problem.layer(layer),
+            problem.block_tables,
+            problem.seq_lens,
+            problem.shape.max_seq_len,
+            problem.softmax_scale,
+            k_scale=problem.k_scale,
+            v_scale=problem.v_scale,
+        )
+        return out
+
+    return Contestant("V1", run)
+
+
+def v2(problem: Problem, partition_size: int) -> Contestant:
+    shape = problem.shape
+    num_partitions = math.ceil(shape.max_seq_len / partition_size)
+    out = torch.empty_like(problem.query)
+    partial_lse = torch.empty(
+        (shape.num_seqs, shape.num_q_heads, num_partitions), device=out.device
+    )
+    partial_out = torch.empty((*partial_lse.shape, shape.head_dim), device=out.device)
+
+    def run(layer: int) -> Tensor:
+        _ops.paged_attention_v2(
+            out,
+            partial_out,
+            partial_lse,
+            problem.query,
+            *problem.layer(layer),
+            problem.block_tables,
+            problem.seq_lens,
+            shape.max_seq_len,
+            partition_size,
+            problem.softmax_scale,
+            k_scale=problem.k_scale,
+            v_scale=problem.v_scale,
+        )
+        return out
+
+    return Contestant(f"V2, partitions of {partition_size}", run)

@@ -1,0 +1,256 @@
+"""`cache`: moving tokens and blocks beside memcpy of the same bytes, and what a call costs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from .measure import Contestant, WrongResult, check, measure
+from .options import Options
+from .paging import block_tables, fill, slots_of
+from .problem import TOLERANCE, build, last_level_cache_bytes
+from .report import Group, Place, progress_bar
+from .shapes import DTYPES, AttentionShape
+from .timers import timer_for
+
+NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 8, 128, 16
+NUM_TOKENS = {"quick": (16, 4096), "paper": (16, 256, 4096, 32768)}  # moved at once
+LARGE = 1024  # tokens; fewer are in the CPU's caches anyway, as a decode step's are
+CALLS = 200  # of a small op in one timed run
+GRAPH_CALLS = 20  # of an op in one compiled graph
+
+_ops = torch.ops.pagedattn
+Move = Callable[[int], object]
+
+
+class Memory:
+    """Rows of `num_tokens` tokens, once in a row and once in blocks, in each of `num_layers`.
+
+        rows    [num_layers, 2, num_tokens, num_kv_heads, head_dim]
+        layers  (key_cache, value_cache) [2 * num_blocks, block_size, num_kv_heads, head_dim]
+
+    The table has the first num_blocks blocks; the others are for copies.
+    """
+
+    def __init__(self, num_tokens: int, dtype: str, layout: str, device: str) -> None:
+        torch.manual_seed(0)
+        num_layers = 4
+        if num_tokens >= LARGE:
+            bytes_per_token = 2 * NUM_KV_HEADS * HEAD_DIM * DTYPES[dtype].itemsize
+            num_layers = 2 + 2 * last_level_cache_bytes() // (num_tokens * bytes_per_token)
+        self.num_tokens, self.num_layers = num_tokens, num_layers
+        tables = block_tables([num_tokens], BLOCK_SIZE)
+        num_blocks = tables.numel()
+        rows = torch.randn(2, num_tokens, NUM_KV_HEADS, HEAD_DIM).to(device, DTYPES[dtype])
+        self.rows = rows.repeat(num_layers, 1, 1, 1, 1)
+        self.tables = tables.to(device)
+        self.slots = slots_of(self.tables, [num_tokens], BLOCK_SIZE)
+        self.cu_seq_lens = torch.tensor([0, num_tokens], dtype=torch.int32, device=device)
+        copies = torch.stack([tables[0], num_blocks + torch.randperm(num_blocks)], 1)
+        self.copies = copies.long().to(device)
+        self.copied_slots = slots_of(copies[:, 1].int()[None], [num_tokens], BLOCK_SIZE).to(device)
+        inner = (BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM)
+        if layout == "HND":
+            inner = (NUM_KV_HEADS, BLOCK_SIZE, HEAD_DIM)
+        storage = torch.zeros(
+            (num_layers, 2, 2 * num_blocks, *inner), dtype=DTYPES[dtype], device=device
+        )
+        if layout == "HND":
+            storage = storage.transpose(-3, -2)
+        self.layers = [(layer[0], layer[1]) for layer in storage]
+
+    def next(self, layer: int) -> int:
+        return (layer + 1) % self.num_layers
+
+    def read(self, layer: int, slots: Tensor) -> Tensor:
+        """[2, num_tokens, num_kv_heads, head_dim] from those slots."""
+        block, offset = slots // BLOCK_SIZE, slots % BLOCK_SIZE
+        return torch.stack([cache[block, offset] for cache in self.layers[layer]])
+
+    def write_all(self) -> None:
+        for (key_cache, value_cache), (key, value) in zip(self.layers, self.rows, strict=True):
+            fill(key_cache, self.slots, key)
+            fill(value_cache, self.slots, value)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One op, what it cannot be faster than, and torch's indexing doing the same.
+
+    `moved` reads, after a call for layer 0, what must then be equal to the rows.
+    """
+
+    name: str
+    limit: Contestant
+    ours: Move
+    indexing: Move
+    moved: Callable[[], Tensor]
+    capturable: bool = True
+
+
+def memcpy(memory: Memory) -> Contestant:
+    rows = memory.rows
+    return Contestant("memcpy", lambda layer: rows[memory.next(layer)].copy_(rows[layer]))
+
+
+def reshape_and_cache(memory: Memory) -> Operation:
+    def ours(layer: int) -> None:
+        _ops.reshape_and_cache(*memory.rows[layer], *memory.layers[layer], memory.slots)
+
+    def indexing(layer: int) -> None:
+        for cache, rows in zip(memory.layers[layer], memory.rows[layer], strict=True):
+            fill(cache, memory.slots, rows)
+
+    return Operation(
+        "reshape_and_cache",
+        memcpy(memory),
+        ours,
+        indexing,
+        moved=lambda: memory.read(0, memory.slots),
+    )
+
+
+def gather_cache(memory: Memory) -> Operation:
+    memory.write_all()
+    result: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def ours(layer: int) -> None:
+        result["rows"] = _ops.gather_cache(
+            *memory.layers[layer], memory.tables, memory.cu_seq_lens, memory.num_tokens
+        )
+
+    return Operation(
+        "gather_cache",
+        Contestant("memcpy to new memory", lambda layer: memory.rows[layer].clone()),
+        ours,
+        indexing=lambda layer: memory.read(layer, memory.slots),
+        moved=lambda: torch.stack(result["rows"]),
+    )
+
+
+def copy_blocks(memory: Memory) -> Operation:
+    memory.write_all()
+    source, target = memory.copies.unbind(1)
+
+    def ours(layer: int) -> None:
+        key_cache, value_cache = memory.layers[layer]
+        _ops.copy_blocks([key_cache], [value_cache], memory.copies)
+
+    def indexing(layer: int) -> None:
+        for cache in memory.layers[layer]:
+            cache[target] = cache[source]
+
+    return Operation(
+        "copy_blocks", memcpy(memory), ours, indexing, lambda: memory.read(0, memory.copied_slots)
+    )
+
+
+def swap_blocks(memory: Memory) -> Operation:
+    """From one layer to the next one's memory; the mapping is on the CPU."""
+    memory.write_all()
+    copies = memory.copies.cpu()
+    source, target = memory.copies.unbind(1)
+
+    def ours(layer: int) -> None:
+        _ops.swap_blocks(memory.layers[layer], memory.layers[memory.next(layer)], copies)
+
+    def indexing(layer: int) -> None:
+        targets = memory.layers[memory.next(layer)]
+        for cache, other in zip(memory.layers[layer], targets, strict=True):
+            other[target] = cache[source]
+
+    return Operation(
+        "swap_blocks",
+        memcpy(memory),
+        ours,
+        indexing,
+        lambda: memory.read(memory.next(0), memory.copied_slots),
+        capturable=False,
+    )
+
+
+OPERATIONS = (reshape_and_cache, gather_cache, copy_blocks, swap_blocks)
+
+
+def groups(options: Options) -> Iterator[Group]:
+    for dtype, layout in itertools.product(("fp32", "bf16"), ("HND", "NHD")):
+        for num_tokens, make in itertools.product(NUM_TOKENS[options.preset], OPERATIONS):
+            title = f"{make.__name__} {num_tokens} tokens {dtype} {layout}"
+            if options.wants(title):
+                memory = Memory(num_tokens, dtype, layout, options.device)
+                place = Place(f"cache-{dtype}", f"{make.__name__} {layout}", num_tokens)
+                yield bench_operation(make(memory), memory, title, place, options)
+    if options.wants("call overhead"):
+        yield bench_calls(options)
+
+
+def bench_operation(
+    operation: Operation, memory: Memory, title: str, place: Place, options: Options
+) -> Group:
+    """Raises WrongResult unless the op moved every row as it is."""
+    operation.ours(0)
+    if not torch.equal(operation.moved(), memory.rows[0]):
+        raise WrongResult(f"{operation.name} did not move the rows as they are ({title})")
+    contestants = [
+        operation.limit,
+        Contestant("pagedattn", operation.ours),
+        Contestant("torch indexing", operation.indexing),
+    ]
+    if memory.num_tokens < LARGE:
+        contestants = [repeated(contestant) for contestant in contestants]
+    timer = timer_for(options.device, capturable=operation.capturable)
+    timings = measure(contestants, memory.num_layers, options.seconds, timer, progress_bar(title))
+    bytes_moved = memory.rows[0].numel() * memory.rows.itemsize
+    return Group(title, timings, place, {"bytes": bytes_moved})
+
+
+def repeated(contestant: Contestant) -> Contestant:
+    """For what is too short for a stop watch."""
+    run = contestant.run
+
+    def runs(layer: int) -> None:
+        for _ in range(CALLS):
+            run(layer)
+
+    return replace(contestant, run=runs, calls=CALLS)
+
+
+def bench_calls(options: Options) -> Group:
+    """What calling an op costs: attention over one token with one tiny head."""
+    shape = AttentionShape((1,), dtype="fp32", num_q_heads=1, num_kv_heads=1, head_dim=32)
+    problem = build(shape, 1, options.device)
+    arguments = (*problem.layer(0), problem.block_tables, problem.seq_lens, 1, 1.0)
+
+    def call(query: Tensor) -> Tensor:
+        out: Tensor = _ops.paged_attention(query, *arguments)
+        return out
+
+    def chain(query: Tensor) -> Tensor:
+        for _ in range(GRAPH_CALLS):
+            query = call(query)
+        return query
+
+    graph = torch.compile(chain, fullgraph=True)
+    eager = Contestant("pagedattn", lambda layer: call(problem.query))
+    compiled = Contestant(
+        "pagedattn, in a compiled graph",
+        lambda layer: graph(problem.query),
+        note=f"{GRAPH_CALLS} calls",
+        calls=GRAPH_CALLS,
+    )
+    # Over one key, attention returns its value: a chain of calls ends where one call does.
+    for contestant in (eager, compiled):
+        check(contestant, problem.expected, TOLERANCE[torch.float32])
+    total = torch.empty_like(problem.query)
+    limit = Contestant(
+        "torch.add(out=)", lambda layer: torch.add(problem.query, problem.query, out=total)
+    )
+    title = "call overhead"
+    contestants = [repeated(limit), repeated(eager), compiled]
+    timer = timer_for(options.device, capturable=False)
+    timings = measure(contestants, 1, options.seconds, timer, progress_bar(title))
+    return Group(title, timings, Place("call-overhead", "1 token, 1 head, d32", title))

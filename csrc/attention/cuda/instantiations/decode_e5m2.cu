@@ -1,5 +1,0 @@
-#include "../decode_launch.cuh"
-
-namespace pagedattn {
-template void launch_decode<__nv_fp8_e5m2>(const AttentionParams&, Stream);
-}

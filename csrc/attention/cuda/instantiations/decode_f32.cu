@@ -1,5 +1,0 @@
-#include "../decode_launch.cuh"
-
-namespace pagedattn {
-template void launch_decode<float>(const AttentionParams&, Stream);
-}

@@ -1,0 +1,5 @@
+#include "../launch.cuh"
+
+namespace pagedattn {
+template void launch_varlen_mma<__nv_bfloat16, 192>(const AttentionParams&, Stream);
+}  // namespace pagedattn
