@@ -41,7 +41,7 @@ lint: $(VENV)/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' \
+	$(BIN)/clang-format --dry-run --Werror $$(git ls-files 'csrc/*.h' 'csrc/*.cpp' 'csrc/*.cu' 'csrc/*.cuh' 'bench/*.cpp' \
 		'tests/*.h' 'tests/*.cpp' 'tests/*.cu')
 
 # The C++ tests under sanitizers: block manager, split heuristic, SIMT runtime. Leaves compile_commands.json.

@@ -160,7 +160,7 @@ class BuildExtension(cpp_extension.BuildExtension):
             (isa, spec["flags"], source)
             for isa, spec in SOURCES["isas"].items()
             if {"any", platform.machine()} & set(spec["machines"])
-            for source in SOURCES["cpu_per_isa"]
+            for source in spec.get("sources", SOURCES["cpu_per_isa"])
         ]
         workers = int(os.environ.get("MAX_JOBS") or os.cpu_count() or 1)
         ops = next(ext for ext in self.extensions if ext.name == "pagedattn._C")

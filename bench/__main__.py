@@ -12,16 +12,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
-from . import attention, cache, peers
+from . import attention, block_manager, cache, cascade, peers
 from .machine import describe
 from .measure import WrongResult
 from .options import Options, note
 from .report import Group, print_group, write_json
+
+
+class Subject(NamedTuple):
+    """What can be measured: its groups of results, and where its peers are."""
+
+    groups: Callable[[Options], Iterator[Group]]
+    peers: Mapping[str, str]
+
+
+SUBJECTS: dict[str, Subject] = {
+    "decode": Subject(lambda options: attention.groups("decode", options), peers.ATTENTION),
+    "prefill": Subject(lambda options: attention.groups("prefill", options), peers.ATTENTION),
+    "cache": Subject(cache.groups, {}),
+    "cascade": Subject(cascade.groups, {}),
+    "block_manager": Subject(block_manager.groups, peers.BLOCK_MANAGERS),
+}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -30,12 +47,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("what", choices=["decode", "prefill", "cache"])
+    parser.add_argument("what", choices=SUBJECTS)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--preset", choices=["quick", "paper"], default="quick")
-    parser.add_argument(
-        "--peers", default="auto", help=f"auto, none, or some of {','.join(peers.REGISTRY)}"
-    )
+    names = ",".join(peers.ATTENTION)
+    parser.add_argument("--peers", default="auto", help=f"auto, none, or some of {names}")
     parser.add_argument(
         "--threads",
         type=lambda text: [int(part) for part in text.split(",")],
@@ -51,18 +67,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def groups(what: str, options: Options) -> Iterator[Group]:
-    if what in ("decode", "prefill"):
-        return attention.groups(what, options)
-    return cache.groups(options)
-
-
 def run(args: argparse.Namespace, options: Options, threads: int) -> None:
     torch.set_num_threads(threads)
     machine = describe(args.device)
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     results = []
-    for group in groups(args.what, options):
+    for group in SUBJECTS[args.what].groups(options):
         print_group(group)
         results.append(group)
     if not results:
@@ -81,7 +91,7 @@ def run(args: argparse.Namespace, options: Options, threads: int) -> None:
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     try:
-        chosen, left_out = peers.choose(args.peers, args.device)
+        chosen, left_out = peers.choose(args.peers, SUBJECTS[args.what].peers, args.device)
     except (ValueError, ImportError) as error:
         note(f"--peers: {error}")
         return 2

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import cuda_timing, presets, raw_read
-from .measure import Contestant, Timed, WrongResult, check, measure, on_cpu
+from .measure import Contestant, WrongResult, check, measure
 from .options import Options, note
 from .peers import Unsupported
 from .problem import TOLERANCE, Problem, build, num_layers
 from .report import Group, progress_bar
+from .timers import timer_for
 
 PARTITION_SIZES = (256, 512, 1024)  # that V2 is compared with
 
@@ -68,15 +68,11 @@ def bench_case(case: presets.Case, options: Options) -> Group:
     )
 
 
-def timer_for(device: str) -> Callable[[Callable[[int], Any]], Timed]:
-    return cuda_timing.GraphTimer() if device == "cuda" else on_cpu
-
-
 def reads(problem: Problem) -> list[Contestant]:
     if problem.query.device.type == "cuda":
-        return [cuda_timing.equal_copy(problem)]
+        return [cuda_timing.equal_copy(problem.shape.kv_bytes)]
     return [
-        Contestant("raw read", raw_read.linear(problem)),
+        Contestant("raw read", raw_read.linear(list(problem.storage), problem.shape.kv_bytes)),
         Contestant("read in table order", raw_read.table_order(problem)),
     ]
 

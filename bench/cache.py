@@ -15,6 +15,7 @@ from .paging import block_tables, fill, slots_of
 from .problem import TOLERANCE, build, last_level_cache_bytes
 from .report import Group, Place, progress_bar
 from .shapes import DTYPES, AttentionShape
+from .timers import timer_for
 
 NUM_KV_HEADS, HEAD_DIM, BLOCK_SIZE = 8, 128, 16
 NUM_TOKENS = {"quick": (16, 4096), "paper": (16, 256, 4096, 32768)}  # moved at once
@@ -88,6 +89,7 @@ class Operation:
     ours: Move
     indexing: Move
     moved: Callable[[], Tensor]
+    capturable: bool = True
 
 
 def memcpy(memory: Memory) -> Contestant:
@@ -167,6 +169,7 @@ def swap_blocks(memory: Memory) -> Operation:
         ours,
         indexing,
         lambda: memory.read(memory.next(0), memory.copied_slots),
+        capturable=False,
     )
 
 
@@ -199,7 +202,8 @@ def bench_operation(
     ]
     if memory.num_tokens < LARGE:
         contestants = [repeated(contestant) for contestant in contestants]
-    timings = measure(contestants, memory.num_layers, options.seconds, progress=progress_bar(title))
+    timer = timer_for(options.device, capturable=operation.capturable)
+    timings = measure(contestants, memory.num_layers, options.seconds, timer, progress_bar(title))
     bytes_moved = memory.rows[0].numel() * memory.rows.itemsize
     return Group(title, timings, place, {"bytes": bytes_moved})
 
@@ -246,10 +250,7 @@ def bench_calls(options: Options) -> Group:
         "torch.add(out=)", lambda layer: torch.add(problem.query, problem.query, out=total)
     )
     title = "call overhead"
-    timings = measure(
-        [repeated(limit), repeated(eager), compiled],
-        1,
-        options.seconds,
-        progress=progress_bar(title),
-    )
+    contestants = [repeated(limit), repeated(eager), compiled]
+    timer = timer_for(options.device, capturable=False)
+    timings = measure(contestants, 1, options.seconds, timer, progress_bar(title))
     return Group(title, timings, Place("call-overhead", "1 token, 1 head, d32", title))

@@ -1,17 +1,10 @@
-"""Decode over a shared prefix: `cascade_attention`'s two passes beside plain `paged_attention`.
+"""`cascade`: decode over a shared prefix in two passes, beside one pass over everything.
 
-    python bench/cascade.py
-
-Both are checked against each other and run in turn, round after round, on a layer of memory that
-has left the CPU's caches; the ratio is the median of the rounds' ratios. The last column says
-whether `should_cascade` chooses the two passes.
+The limit is a read of the prefix once and of what each sequence has of its own.
 """
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,60 +12,84 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pagedattn import cascade
+from pagedattn import cascade, reference
 from pagedattn.kv_cache import KVCache
+
+from . import cuda_timing, raw_read
+from .measure import Contestant, check, measure
+from .options import Options
+from .problem import TOLERANCE, last_level_cache_bytes
+from .report import Group, Place, progress_bar
+from .shapes import DTYPES
+from .timers import timer_for
 
 BLOCK_SIZE = 16
 NUM_Q_HEADS, NUM_KV_HEADS, HEAD_DIM = 32, 8, 128
-BYTES_OF_ALL_LAYERS = 256 << 20  # no core's own cache holds a layer that long
-ROUNDS = 15
 
 
 @dataclass(frozen=True)
-class Case:
+class SharedPrefix:
     """`num_seqs` sequences that share `num_common` tokens and have `num_own` more each."""
 
     num_seqs: int
     num_common: int
-    num_own: int
-    dtype: torch.dtype = torch.bfloat16
+    num_own: int = 128
+    dtype: str = "bf16"
+
+    @property
+    def title(self) -> str:
+        return f"{self.num_seqs} sequences {self.num_common} common {self.num_own} own {self.dtype}"
 
 
-@dataclass(frozen=True)
-class Result:
-    plain: float  # seconds, medians
-    split: float
-    speedup: float  # median of plain / split within a round
+def shapes(preset: str) -> Iterator[SharedPrefix]:
+    for dtype in ("bf16", "fp32", "int8", "e4m3"):
+        yield SharedPrefix(16, 2048, dtype=dtype)
+    sizes = (512, 4096) if preset == "quick" else (256, 512, 1024, 2048, 4096, 8192)
+    for num_seqs in (2, 8, 64):
+        for num_common in sizes:
+            yield SharedPrefix(num_seqs, num_common)
 
 
 class Batch:
     """A decode batch over several layers of the same random content."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, shape: SharedPrefix, device: str) -> None:
         torch.manual_seed(0)
-        self.num_common_blocks = case.num_common // BLOCK_SIZE
-        own_blocks = -(-case.num_own // BLOCK_SIZE)
-        num_blocks = self.num_common_blocks + case.num_seqs * own_blocks
-        self.max_seq_len = case.num_common + case.num_own
-        block_bytes = 2 * BLOCK_SIZE * NUM_KV_HEADS * HEAD_DIM * case.dtype.itemsize
-        num_layers = max(2, BYTES_OF_ALL_LAYERS // (num_blocks * block_bytes))
+        dtype = DTYPES[shape.dtype]
+        query_dtype = torch.bfloat16 if dtype.itemsize == 1 else dtype
+        self.num_common_blocks = shape.num_common // BLOCK_SIZE
+        own_blocks = -(-shape.num_own // BLOCK_SIZE)
+        num_blocks = self.num_common_blocks + shape.num_seqs * own_blocks
+        num_tokens = num_blocks * BLOCK_SIZE
+        self.kv_bytes = 2 * num_tokens * NUM_KV_HEADS * HEAD_DIM * dtype.itemsize
+        self.num_layers = 1
+        if device == "cpu":
+            self.num_layers = max(2, -(-2 * last_level_cache_bytes() // self.kv_bytes))
         self.cache = KVCache(
-            num_layers, num_blocks, BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM, dtype=case.dtype
+            self.num_layers,
+            num_blocks,
+            BLOCK_SIZE,
+            NUM_KV_HEADS,
+            HEAD_DIM,
+            dtype=dtype,
+            device=device,
         )
-        query_dtype = torch.bfloat16 if case.dtype.itemsize == 1 else case.dtype
-        rows = torch.randn(2, num_blocks * BLOCK_SIZE, NUM_KV_HEADS, HEAD_DIM).to(query_dtype)
-        slots = torch.randperm(num_blocks * BLOCK_SIZE)
-        for layer in range(num_layers):
+        rows = torch.randn(2, num_tokens, NUM_KV_HEADS, HEAD_DIM).to(device, query_dtype)
+        slots = torch.randperm(num_tokens).to(device)
+        for layer in range(self.num_layers):
             torch.ops.pagedattn.reshape_and_cache(
                 *rows, *self.cache.layer(layer), slots, **self.cache.scales(layer)
             )
-        order = torch.randperm(num_blocks, dtype=torch.int32)
-        common, own = order.split([self.num_common_blocks, case.num_seqs * own_blocks])
+        order = torch.randperm(num_blocks, dtype=torch.int32).to(device)
+        common, own = order.split([self.num_common_blocks, shape.num_seqs * own_blocks])
         self.block_tables = torch.cat(
-            [common.expand(case.num_seqs, -1), own.view(case.num_seqs, own_blocks)], dim=1
+            [common.expand(shape.num_seqs, -1), own.view(shape.num_seqs, own_blocks)], dim=1
         )
-        self.seq_lens = torch.full((case.num_seqs,), self.max_seq_len, dtype=torch.int32)
-        self.query = torch.randn(case.num_seqs, NUM_Q_HEADS, HEAD_DIM).to(query_dtype)
+        self.max_seq_len = shape.num_common + shape.num_own
+        self.seq_lens = torch.full(
+            (shape.num_seqs,), self.max_seq_len, dtype=torch.int32, device=device
+        )
+        self.query = torch.randn(shape.num_seqs, NUM_Q_HEADS, HEAD_DIM).to(device, query_dtype)
 
     def arguments(self, layer: int) -> dict[str, Any]:
         key_cache, value_cache = self.cache.layer(layer)
@@ -90,62 +107,53 @@ class Batch:
             **self.cache.scales(layer),
         }
 
-    def plain(self, layer: int) -> Tensor:
+    def in_one_pass(self, layer: int) -> Tensor:
         out: Tensor = torch.ops.pagedattn.paged_attention(**self.arguments(layer))
         return out
 
-    def split(self, layer: int) -> Tensor:
+    def in_two_passes(self, layer: int) -> Tensor:
         return cascade.attend_in_two_passes(
             **self.arguments(layer), num_common_blocks=self.num_common_blocks
         )
 
-
-def measure(case: Case) -> Result:
-    """Raises AssertionError if the two disagree."""
-    batch = Batch(case)
-    torch.testing.assert_close(batch.split(0), batch.plain(0), rtol=2e-2, atol=2e-2)
-    layers = iter(range(10**9))
-    times = []
-    for _ in range(ROUNDS):
-        row = []
-        for contestant in (batch.plain, batch.split):
-            layer = next(layers) % batch.cache.num_layers
-            start = time.perf_counter()
-            contestant(layer)
-            row.append(time.perf_counter() - start)
-        times.append(row)
-    plain_times, split_times = zip(*times, strict=True)
-    speedup = statistics.median(plain / split for plain, split in times)
-    return Result(statistics.median(plain_times), statistics.median(split_times), speedup)
+    def expected(self) -> Tensor:
+        """float64."""
+        arguments = self.arguments(0)
+        del arguments["max_seq_len"]
+        arguments["query"] = self.query.double()
+        out, _ = reference.paged_attention(**arguments)
+        return out
 
 
-def cases() -> Iterator[Case]:
-    for dtype in (torch.bfloat16, torch.float32, torch.int8, torch.float8_e4m3fn):
-        yield Case(16, 2048, 128, dtype)
-    for num_seqs in (2, 4, 8, 16, 64):
-        for num_common in (256, 512, 1024, 4096):
-            yield Case(num_seqs, num_common, 128)
+def groups(options: Options) -> Iterator[Group]:
+    for shape in shapes(options.preset):
+        if options.wants(shape.title):
+            yield bench_shape(shape, options)
 
 
-def main() -> None:
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
-    print(
-        f"{NUM_Q_HEADS}/{NUM_KV_HEADS} heads, head_dim {HEAD_DIM}, blocks of {BLOCK_SIZE} tokens, "
-        f"{torch.get_num_threads()} threads"
+def bench_shape(shape: SharedPrefix, options: Options) -> Group:
+    """Raises WrongResult if a way to compute it is wrong."""
+    batch = Batch(shape, options.device)
+    chosen = cascade.should_cascade(shape.num_seqs, shape.num_common)
+    two = Contestant("two passes", batch.in_two_passes, note="<- the choice" if chosen else "")
+    one = Contestant("one pass", batch.in_one_pass, note="" if chosen else "<- the choice")
+    expected = batch.expected()
+    for contestant in (two, one):
+        check(contestant, expected, TOLERANCE[batch.query.dtype])
+    timings = measure(
+        [limit(batch), two, one],
+        batch.num_layers,
+        options.seconds,
+        timer_for(options.device),
+        progress_bar(shape.title),
     )
-    print("sequences  common   own  cache            plain ms  split ms  speed-up  chosen")
-    with torch.inference_mode():
-        for case in cases():
-            result = measure(case)
-            chosen = cascade.should_cascade(case.num_seqs, case.num_common)
-            print(
-                f"{case.num_seqs:>9}  {case.num_common:>6}  {case.num_own:>4}  "
-                f"{str(case.dtype).removeprefix('torch.'):<15}  {1e3 * result.plain:>8.2f}  "
-                f"{1e3 * result.split:>8.2f}  {result.speedup:>7.2f}x  {'yes' if chosen else 'no'}"
-            )
+    place = Place("cascade", f"{shape.num_seqs} sequences, {shape.dtype}", shape.num_common)
+    return Group(shape.title, timings, place, facts={"kv_bytes": batch.kv_bytes})
 
 
-if __name__ == "__main__":
-    main()
+def limit(batch: Batch) -> Contestant:
+    if batch.query.device.type == "cuda":
+        return cuda_timing.equal_copy(batch.kv_bytes)
+    # Values follow the keys of their layer.
+    keys = batch.cache.key_caches
+    return Contestant("raw read", raw_read.linear(keys, batch.kv_bytes))

@@ -6,6 +6,7 @@ round every contestant runs once, and its ratios to the limit and to ours are ta
 
 from __future__ import annotations
 
+import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -25,12 +26,16 @@ Timed = Callable[[int], float]
 
 @dataclass(frozen=True)
 class Contestant:
-    """`run(layer)` does the work on that layer's memory, `calls` times, and returns its result."""
+    """`run(layer)` does the work on that layer's memory, `calls` times, and returns its result.
+
+    `after()` follows each run, untimed.
+    """
 
     name: str
     run: Callable[[int], Any]
     note: str = ""
     calls: int = 1
+    after: Callable[[], Any] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -85,23 +90,29 @@ def measure(
     """Times all of them, the first being the limit and the second ours, for about `seconds`.
 
     Each run takes the next layer, so that none finds in a cache what the one before it read; the
-    order within a round rotates.
+    order within a round rotates. `timer(run)` makes of a run a function that returns its seconds.
     """
     timed = [timer(contestant.run) for contestant in contestants]
     rounds: list[list[float]] = []
     layer = 0
+    gc.collect()
+    gc.disable()
     start = time.perf_counter()
-    while len(rounds) < WARM_UP_ROUNDS + MAX_ROUNDS:
-        done = (time.perf_counter() - start) / seconds
-        if done >= 1 and len(rounds) >= WARM_UP_ROUNDS + MIN_ROUNDS:
-            break
-        progress(min(done, 1.0))
-        times = [0.0] * len(timed)
-        for position in range(len(timed)):
-            index = (position + len(rounds)) % len(timed)
-            times[index] = timed[index](layer) / contestants[index].calls
-            layer = (layer + 1) % num_layers
-        rounds.append(times)
+    try:
+        while len(rounds) < WARM_UP_ROUNDS + MAX_ROUNDS:
+            elapsed = time.perf_counter() - start
+            if elapsed >= seconds and len(rounds) >= WARM_UP_ROUNDS + MIN_ROUNDS:
+                break
+            progress(elapsed / seconds if elapsed < seconds else 1.0)
+            times = [0.0] * len(timed)
+            for position in range(len(timed)):
+                index = (position + len(rounds)) % len(timed)
+                times[index] = timed[index](layer) / contestants[index].calls
+                contestants[index].after()
+                layer = (layer + 1) % num_layers
+            rounds.append(times)
+    finally:
+        gc.enable()
     columns = list(zip(*rounds[WARM_UP_ROUNDS:], strict=True))
     return [
         Timing(

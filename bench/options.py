@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 from .peers import Peer
 
@@ -12,7 +13,7 @@ from .peers import Peer
 class Options:
     device: str = "cpu"
     preset: str = "quick"
-    peers: dict[str, Peer] = field(default_factory=dict)
+    peers: dict[str, Peer[Any]] = field(default_factory=dict)
     seconds: float = 3.0  # that a case is timed for, about
     words: frozenset[str] = frozenset()
 

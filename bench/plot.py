@@ -12,19 +12,24 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .report import Group
+from .measure import Timing
+from .report import Group, Place
 
 matplotlib.rcParams["svg.hashsalt"] = "pagedattn"  # the same figure, the same file
 COLUMNS = 5
-TOP = 12.0  # slower than this times the limit is drawn at the edge
+TOP = 16.0  # slower than this times the limit is drawn at the edge
+
+
+Placed = tuple[Place, list[Timing]]
 
 
 def draw_all(groups: Sequence[Group], directory: Path, stem: str, caption: str) -> list[Path]:
     """`<stem>-<figure>.png` and `.svg` for each figure that the groups have a place in."""
     directory.mkdir(parents=True, exist_ok=True)
-    figures: dict[str, list[Group]] = defaultdict(list)
+    figures: dict[str, list[Placed]] = defaultdict(list)
     for group in groups:
-        figures[group.place.figure].append(group)
+        if group.place is not None:
+            figures[group.place.figure].append((group.place, group.timings))
     paths = []
     for name, members in figures.items():
         figure = draw(members, f"{name}: {caption}")
@@ -35,18 +40,18 @@ def draw_all(groups: Sequence[Group], directory: Path, stem: str, caption: str) 
     return paths
 
 
-def draw(groups: Sequence[Group], title: str) -> Figure:
-    panels: dict[str, list[Group]] = defaultdict(list)
-    for group in groups:
-        panels[group.place.panel].append(group)
-    names = list(dict.fromkeys(t.name for group in groups for t in group.timings[1:]))
+def draw(members: Sequence[Placed], title: str) -> Figure:
+    panels: dict[str, list[Placed]] = defaultdict(list)
+    for place, timings in members:
+        panels[place.panel].append((place, timings))
+    names = list(dict.fromkeys(timing.name for _, timings in members for timing in timings[1:]))
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     width = max(6.0, 1.2 + 3.6 * columns)
     figure = Figure(figsize=(width, 1.6 + 3.0 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False).flat
-    for axis, (panel, members) in zip(axes, panels.items(), strict=False):
-        draw_panel(axis, panel, members, names)
+    for axis, (panel, inside) in zip(axes, panels.items(), strict=False):
+        draw_panel(axis, panel, inside, names)
     for axis in list(axes)[len(panels) :]:
         axis.set_visible(False)
     handles: dict[str, Any] = {}
@@ -65,19 +70,19 @@ def draw(groups: Sequence[Group], title: str) -> Figure:
     return figure
 
 
-def draw_panel(axis: Axes, title: str, groups: Sequence[Group], names: Sequence[str]) -> None:
-    limit = groups[0].timings[0].name
+def draw_panel(axis: Axes, title: str, members: Sequence[Placed], names: Sequence[str]) -> None:
+    limit = members[0][1][0].name
     axis.axhline(1, color="black", linestyle="--", linewidth=1, label=limit)
-    ticks = list(dict.fromkeys(group.place.x for group in groups))
+    ticks = list(dict.fromkeys(place.x for place, _ in members))
     to_scale = all(isinstance(x, int) for x in ticks)
     for index, name in enumerate(names):
         points = [
-            (group.place.x if to_scale else ticks.index(group.place.x), min(timing.x_limit, TOP))
-            for group in groups
-            for timing in group.timings
+            (place.x if to_scale else ticks.index(place.x), min(timing.x_limit, TOP))
+            for place, timings in members
+            for timing in timings
             if timing.name == name
         ]
-        ours = name == "pagedattn"
+        ours = name == members[0][1][1].name
         axis.plot(
             [x for x, _ in points],
             [y for _, y in points],
@@ -89,8 +94,8 @@ def draw_panel(axis: Axes, title: str, groups: Sequence[Group], names: Sequence[
         )
     axis.set_title(title, fontsize=9)
     axis.set_yscale("log", base=2)
-    axis.set_ylim(0.45, TOP * 1.05)
-    axis.set_yticks([0.5, 1, 2, 4, 8], ["0.5", "1", "2", "4", "8"])
+    axis.set_ylim(0.45, TOP * 1.1)
+    axis.set_yticks([0.5, 1, 2, 4, 8, 16], ["0.5", "1", "2", "4", "8", "16"])
     axis.minorticks_off()
     axis.set_ylabel(f"time / {limit}", fontsize=8)
     axis.label_outer(remove_inner_ticks=False)
@@ -101,4 +106,5 @@ def draw_panel(axis: Axes, title: str, groups: Sequence[Group], names: Sequence[
         axis.set_xticks(ticks, [str(x) for x in ticks], rotation=45)
         axis.minorticks_off()
     else:
-        axis.set_xticks(range(len(ticks)), [str(x) for x in ticks], rotation=30)
+        labels = [str(x) for x in ticks]
+        axis.set_xticks(range(len(ticks)), labels, rotation=20, ha="right", rotation_mode="anchor")

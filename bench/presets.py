@@ -99,7 +99,7 @@ def quick_prefill() -> Iterator[Case]:
     for dtype in ("fp32", "bf16"):
         for length, query_len in ((2048, 2048), (2048, 512), (8192 + 512, 512)):
             shape = AttentionShape((length,), query_len, dtype)
-            name = f"{query_len} at the end of {length}" if query_len < length else f"{length}"
+            name = f"last {query_len} of {length}" if query_len < length else f"{length}"
             yield Case(shape, Place("prefill", dtype, name))
 
 

@@ -1,13 +1,14 @@
-"""The least that attention has to do: reading its keys and values once."""
+"""The least that attention has to do on a CPU: reading its keys and values once."""
 
 from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.utils import cpp_extension
 
 from .paging import slots_of
@@ -33,12 +34,12 @@ def library() -> ctypes.CDLL:
     return native
 
 
-def linear(problem: Problem) -> Callable[[int], None]:
-    """Reads as many bytes of a layer as there are keys and values, in a row."""
+def linear(layers: Sequence[Tensor], num_bytes: int) -> Callable[[int], None]:
+    """Reads the first so many bytes of a layer, in a row."""
     read = library().read_linear
-    num_bytes = problem.shape.kv_bytes // GRAIN * GRAIN
-    addresses = [layer.data_ptr() for layer in problem.storage]
-    return lambda layer: read(addresses[layer], num_bytes)
+    addresses = [layer.data_ptr() for layer in layers]
+    whole = num_bytes // GRAIN * GRAIN
+    return lambda layer: read(addresses[layer], whole)
 
 
 def table_order(problem: Problem) -> Callable[[int], None]:
@@ -52,7 +53,7 @@ def table_order(problem: Problem) -> Callable[[int], None]:
     return lambda layer: read(addresses[layer], offsets.data_ptr(), len(offsets), run_bytes)
 
 
-def runs(problem: Problem) -> tuple[torch.Tensor, int]:
+def runs(problem: Problem) -> tuple[Tensor, int]:
     """int64 byte offsets, within a layer, of the runs that lie in one piece, and their length."""
     shape, caches = problem.shape, problem.storage[0]
     run = caches[0, 0, 0] if shape.layout == "HND" else caches[0, 0]

@@ -26,18 +26,29 @@ class Place:
 
 @dataclass(frozen=True)
 class Group:
-    """Contestants that were timed against each other: first the limit, then ours."""
+    """Contestants that were timed against each other: first the limit, then ours.
+
+    A group without a place is drawn nowhere; one without timings has facts alone.
+    """
 
     title: str
     timings: list[Timing]
-    place: Place
+    place: Place | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    columns: tuple[str, str] = ("/ limit", "/ ours")
 
 
 def print_group(group: Group) -> None:
-    width = max(30, *(len(timing.name) + 2 for timing in group.timings))
     print(f"\n{group.title}")
-    print(f"{'':<{width}}{'median':>10}{'p10':>10}{'/ limit':>9}{'/ ours':>8}{'error':>9}")
+    if not group.timings:
+        for name, fact in group.facts.items():
+            print(f"{name:<30}{fact}")
+        return
+    if is_unsteady(group):
+        print("UNSTEADY: the limit's own times differ too much for these ratios to mean anything")
+    width = max(30, *(len(timing.name) + 2 for timing in group.timings))
+    first, second = group.columns
+    print(f"{'':<{width}}{'median':>10}{'p10':>10}{first:>9}{second:>8}{'error':>9}")
     for timing in group.timings:
         error = "" if timing.error is None else f"{timing.error:.1e}"
         print(
@@ -46,11 +57,17 @@ def print_group(group: Group) -> None:
         )
 
 
+def is_unsteady(group: Group) -> bool:
+    """Whether the host had something else to do, so that threads waited for each other."""
+    limit = group.timings[0]
+    return limit.median > 1.5 * limit.p10
+
+
 def duration(seconds: float) -> str:
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
         if seconds * factor >= 1:
             return f"{seconds * factor:.2f} {unit}"
-    return f"{seconds * 1e6:.1f} us"
+    return f"{seconds * 1e9:.1f} ns"
 
 
 def write_json(path: Path, machine: dict[str, Any], groups: list[Group]) -> None:

@@ -1,10 +1,11 @@
 """What ptxas made of the kernels: a report, and with --check a gate, that needs no GPU.
 
 For every kernel and architecture in a library or object file: registers, spills, local and shared
-memory; for the tensor-core decode kernels also resident CTAs, the hot path of the main loop, its
+memory. For the tensor-core decode kernels also resident CTAs, the hot path of the main loop, its
 instructions by class and per kilobyte of K and V, and the rate at which an SM could issue it beside
-the rate at which memory delivers. `cuobjdump` and `nvdisasm` come with the CUDA toolkit and as the
-packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
+the rate at which memory delivers. For the tensor-core varlen kernels, of the hot path of each row
+tile, its instructions by class and the share of them that are mma. `cuobjdump` and `nvdisasm` come
+with the CUDA toolkit and as the packages nvidia-cuda-cuobjdump and nvidia-cuda-nvdisasm.
 
     python bench/static_report.py pagedattn/_C*.so --check
 """
@@ -31,6 +32,8 @@ ISSUE_SLOTS_PER_CLOCK = 4
 LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
 MIN_ISSUE_TO_HBM = 5.0
 MIN_ISSUE_TO_HBM_8BIT = 1.5  # half the bytes, and their conversion
+# By head_dim, of the instructions of a varlen kernel's largest row tile.
+MIN_MMA_SHARE = {64: 0.2, 96: 0.28, 128: 0.33, 192: 0.3, 256: 0.35}
 SHARED_BYTES_PER_SM = {
     80: 164 << 10,
     86: 100 << 10,
@@ -41,6 +44,7 @@ SHARED_BYTES_PER_SM = {
 }
 RESERVED_SHARED_BYTES = 1 << 10  # per CTA
 
+LEAVING = ("BRA", "EXIT", "RET", "BRX")
 INSTRUCTION_CLASSES = {
     "mma": r"HMMA",
     "ldmatrix": r"LDSM",
@@ -71,8 +75,12 @@ class Instruction:
 
     @property
     def leaves(self) -> bool:
-        """Whether control never falls through to the next instruction."""
-        return not self.predicate and self.opcode.split(".")[0] in ("BRA", "EXIT", "RET", "BRX")
+        """Whether control never falls through to the next instruction.
+
+        BRA.DIV does: it is taken by warps that have diverged before a shuffle.
+        """
+        name = self.opcode.split(".")[0]
+        return not self.predicate and name in LEAVING and ".DIV" not in self.opcode
 
 
 @dataclass
@@ -133,7 +141,8 @@ def parse_code(sass: str) -> dict[str, list[Instruction]]:
             code = functions.setdefault(header[1], [])
         elif found := SASS_LINE.match(line):
             address, predicate, opcode, operands = found.groups()
-            jumps = opcode.startswith("BRA") or (opcode.startswith("CALL") and predicate)
+            jumps = opcode.startswith("BRA") and ".DIV" not in opcode
+            jumps |= opcode.startswith("CALL") and bool(predicate)
             found_target = re.search(r"0x([0-9a-f]+)", operands) if jumps else None
             target = int(found_target[1], 16) if found_target else None
             code.append(Instruction(int(address, 16), predicate or "", opcode, target))
@@ -261,6 +270,34 @@ class Flow:
         blocks = best[header][2] if header in best else []
         return [i for block in blocks for i in self.blocks[block] if not i.pads]
 
+    def shortest_path(
+        self, header: int, body: set[int], work: dict[str, int]
+    ) -> list[Instruction] | None:
+        """Of the ways once around a loop with exactly `work`, opcode -> count, the shortest."""
+        order = [node for node in self.reachable() if node in body]
+        position = {node: i for i, node in enumerate(order)}
+        wanted = tuple(work.values())
+        # node -> what is done from there on -> (length, nodes)
+        best: dict[int, dict[tuple[int, ...], tuple[int, list[int]]]] = {}
+        for node in reversed(order):
+            own = [sum(i.opcode.startswith(name) for i in self.blocks[node]) for name in work]
+            paths: dict[tuple[int, ...], tuple[int, list[int]]] = {}
+            for child in self.successors[node]:
+                ahead = best.get(child, {}) if position.get(child, -1) > position[node] else {}
+                if child == header:
+                    ahead = {(0,) * len(work): (0, [])}
+                for done, (length, nodes) in ahead.items():
+                    total = tuple(a + b for a, b in zip(own, done, strict=True))
+                    option = (length + len(self.blocks[node]), [node, *nodes])
+                    if any(a > b for a, b in zip(total, wanted, strict=True)):
+                        continue
+                    paths[total] = min(paths.get(total, option), option, key=lambda o: o[0])
+            best[node] = paths
+        if wanted not in best[header]:
+            return None
+        blocks = best[header][wanted][1]
+        return [i for block in blocks for i in self.blocks[block] if not i.pads]
+
 
 @dataclass(frozen=True)
 class HotPath:
@@ -358,6 +395,29 @@ def tile_sizes() -> dict[tuple[int, int], TileSizes]:
     return sizes
 
 
+@dataclass(frozen=True)
+class VarlenMma:
+    """What the template arguments of a varlen kernel say; sizes as in varlen_mma/tile.h."""
+
+    head_dim: int
+
+    @property
+    def row_tiles(self) -> tuple[int, ...]:
+        return (16, 64, 128) if self.head_dim <= 128 else (16, 64)
+
+    def work(self, rows: int) -> dict[str, int]:
+        """Of a warp, for a tile of 64 keys."""
+        fragments = 2 if rows == 128 else 1
+        tokens = 16 if rows == 16 else 64
+        copies = 2 * 16 * 2 * self.head_dim // LDGSTS_BYTES
+        return {"HMMA": 2 * fragments * tokens // 8 * self.head_dim // 16, "LDGSTS": copies}
+
+
+def varlen_mma_of(kernel: Kernel) -> VarlenMma | None:
+    found = re.match(r"varlen_mma_kernel<\w+, (\d+)>", kernel.name)
+    return VarlenMma(int(found[1])) if found else None
+
+
 def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
     pattern = r"decode_mma_kernel<([\w ]+), (\d+), \(pagedattn::GroupClass\)(\d)>"
     found = re.match(pattern, kernel.name)
@@ -391,8 +451,8 @@ def report(kernel: Kernel) -> list[str]:
         f"{resources.get('LOCAL', 0)} B local, {resources.get('SHARED', 0)} B static shared, "
         f"{len(kernel.code)} instructions"
     )
-    config = decode_mma_of(kernel)
-    if config is None or kernel.arch < 80:
+    decode, varlen = decode_mma_of(kernel), varlen_mma_of(kernel)
+    if (decode is None and varlen is None) or kernel.arch < 80:
         return []
     problems = []
     if spills or resources.get("LOCAL", 0) or resources.get("STACK", 0):
@@ -400,6 +460,36 @@ def report(kernel: Kernel) -> list[str]:
     for opcode in ("HMMA", r"LDGSTS.*\.128", "LDSM"):
         if not kernel.count(opcode):
             problems.append(f"no {opcode}")
+    if decode is not None:
+        problems += report_decode(kernel, decode)
+    if varlen is not None:
+        problems += report_varlen(kernel, varlen)
+    return problems
+
+
+def report_varlen(kernel: Kernel, config: VarlenMma) -> list[str]:
+    flow = Flow(kernel.code)
+    loops = flow.loops()
+    share = 0.0
+    for rows in config.row_tiles:
+        work = config.work(rows)
+        # The innermost loop, where several have such a way around.
+        order = sorted(loops, key=lambda header: len(loops[header]))
+        paths = (flow.shortest_path(header, loops[header], work) for header in order)
+        path = next((path for path in paths if path is not None), None)
+        if path is None:
+            return [f"no loop for {rows} rows"]
+        share = work["HMMA"] / len(path)
+        print(
+            f"  {rows} rows x 64 keys: {len(path)} instructions, {share:.1%} mma: {classify(path)}"
+        )
+    if share < MIN_MMA_SHARE[config.head_dim]:
+        return [f"{share:.1%} of the largest row tile's instructions are mma"]
+    return []
+
+
+def report_decode(kernel: Kernel, config: DecodeMma) -> list[str]:
+    problems = []
     path = find_hot_path(kernel)
     print(
         f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: "

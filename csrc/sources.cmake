@@ -1,12 +1,15 @@
 # read_sources(RESULT KEY...): the JSON array under KEY... in csrc/sources.json as a list. Source files become
-# absolute paths; other entries, such as flags, stay as they are.
+# absolute paths; other entries, such as flags, stay as they are. Empty if there is no such KEY.
 set(SOURCES_JSON ${CMAKE_CURRENT_LIST_DIR}/sources.json)
 set(SOURCES_ROOT ${CMAKE_CURRENT_LIST_DIR}/..)
 
 function(read_sources result)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${SOURCES_JSON})
   file(READ ${SOURCES_JSON} json)
-  string(JSON count LENGTH "${json}" ${ARGN})
+  string(JSON count ERROR_VARIABLE absent LENGTH "${json}" ${ARGN})
+  if(absent)
+    set(count 0)
+  endif()
   set(items)
   if(count GREATER 0)
     math(EXPR last "${count} - 1")

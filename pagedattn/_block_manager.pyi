@@ -2,7 +2,7 @@
 
 import enum
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Final, Protocol, TypeAlias, final
 
 import numpy as np
 from _typeshed import structseq
@@ -33,6 +33,7 @@ class AllocationStatus(enum.Enum):
 
 @final
 class Allocation(structseq[Any], tuple[list[int], int]):
+    __match_args__: Final = ("block_ids", "num_cached_tokens")
     @property
     def block_ids(self) -> list[int]: ...
     @property
@@ -40,6 +41,7 @@ class Allocation(structseq[Any], tuple[list[int], int]):
 
 @final
 class AppendResult(structseq[Any], tuple[list[int], list[tuple[int, int]]]):
+    __match_args__: Final = ("slots", "copies")
     @property
     def slots(self) -> list[int]: ...
     @property
@@ -47,6 +49,7 @@ class AppendResult(structseq[Any], tuple[list[int], list[tuple[int, int]]]):
 
 @final
 class BatchResult(structseq[Any], tuple[list[int], list[tuple[int, int]]]):
+    __match_args__: Final = ("failed", "copies")
     @property
     def failed(self) -> list[int]: ...
     @property
@@ -54,6 +57,7 @@ class BatchResult(structseq[Any], tuple[list[int], list[tuple[int, int]]]):
 
 @final
 class AllocateBatchResult(structseq[Any], tuple[list[int], list[int]]):
+    __match_args__: Final = ("failed", "num_cached_tokens")
     @property
     def failed(self) -> list[int]: ...
     @property
@@ -63,6 +67,19 @@ class AllocateBatchResult(structseq[Any], tuple[list[int], list[int]]):
 class BlockManagerStats(
     structseq[Any], tuple[int, int, int, int, float, int, int, int, int, int, int]
 ):
+    __match_args__: Final = (
+        "num_blocks",
+        "num_free",
+        "num_hittable_free",
+        "num_pinned",
+        "usage",
+        "num_host_blocks",
+        "num_host_free",
+        "prefix_queried_tokens",
+        "prefix_hit_tokens",
+        "num_evictions",
+        "num_copies_on_write",
+    )
     @property
     def num_blocks(self) -> int: ...
     @property
@@ -90,6 +107,14 @@ class BlockManagerStats(
 class KvEvent(
     structseq[Any], tuple[str, int | None, int | None, int | None, list[int] | None, str | None]
 ):
+    __match_args__: Final = (
+        "kind",
+        "prefix_id",
+        "parent_id",
+        "block_id",
+        "token_ids",
+        "cache_salt",
+    )
     @property
     def kind(self) -> str: ...
     @property

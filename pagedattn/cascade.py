@@ -20,9 +20,9 @@ from torch import Tensor
 
 _ops = torch.ops.pagedattn
 
-
 # Where two passes overtake one on the CPU (bench/cascade.py): with 4096 common tokens for two
-# sequences, 600 for eight; below 512 a second pass costs more than any number of rows saves.
+# sequences, 600 for eight; below 512 a second pass gains little from any number of rows. On a GPU
+# they are a guess.
 _MIN_COMMON_TOKENS = 512
 _MIN_SAVED_TOKENS = 4096
 

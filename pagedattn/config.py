@@ -39,9 +39,11 @@ class EngineConfig:
     max_model_len.
     enable_prefix_caching: blocks of equal prefixes are computed once and shared.
     enable_chunked_prefill: long prompts are cut into pieces that share steps with decodes.
-    preemption: what happens to a sequence when blocks run out: "recompute" ("auto" chooses it).
-    swap_space_bytes, speculative, compile: host swap, speculative decoding and torch.compile; only
-    their defaults are supported yet.
+    preemption: what happens to a sequence when blocks run out: "recompute" later, or "swap" its
+    blocks to the host meanwhile; "auto" swaps if there is swap_space_bytes.
+    swap_space_bytes: host memory for swapped sequences; what does not fit there is recomputed.
+    speculative, compile: speculative decoding and torch.compile; only their defaults are supported
+    yet.
 
     Raises ValueError, naming the argument, for a value out of its range or not supported.
     """
@@ -90,12 +92,19 @@ class EngineConfig:
             raise ValueError(
                 f'preemption must be "auto", "recompute" or "swap", got {self.preemption!r}'
             )
+        if self.swap_space_bytes < 0:
+            raise ValueError(f"swap_space_bytes must be at least 0, got {self.swap_space_bytes}")
+        if self.preemption == "swap" and self.swap_space_bytes == 0:
+            raise ValueError('preemption="swap" needs swap_space_bytes')
         unsupported = {
-            "preemption": self.preemption == "swap",
-            "swap_space_bytes": self.swap_space_bytes != 0,
             "speculative": self.speculative is not None,
             "compile": self.compile,
         }
         for name, asked_for in unsupported.items():
             if asked_for:
                 raise ValueError(f"{name}={getattr(self, name)!r} is not supported yet")
+
+    @property
+    def swaps(self) -> bool:
+        """Whether preempted sequences go to the host."""
+        return self.preemption != "recompute" and self.swap_space_bytes > 0

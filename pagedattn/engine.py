@@ -30,6 +30,7 @@ from .request import FinishReason, Request, prompt_hash
 from .sampling import SampledToken, SamplingParams, sample
 from .scheduler import Scheduler, Step
 from .sizing import KVShape
+from .swap_space import SwapSpace
 
 logger = logging.getLogger("pagedattn")
 
@@ -110,10 +111,12 @@ class Engine:
             dtype=shape.dtype,
             device=model.device,
         )
+        swap_space = SwapSpace(self.kv_cache, config.swap_space_bytes) if config.swaps else None
         self.block_manager = BlockManager(
             num_blocks,
             config.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
+            num_host_blocks=0 if swap_space is None else swap_space.num_blocks,
             watermark=_WATERMARK,
         )
         self.scheduler = Scheduler(
@@ -121,6 +124,7 @@ class Engine:
             max_num_batched_tokens=max_num_batched_tokens,
             max_num_seqs=config.max_num_seqs,
             enable_chunked_prefill=config.enable_chunked_prefill,
+            swap_space=swap_space,
         )
         self.metrics = Metrics(self.scheduler, config.block_size, self.max_model_len)
         self._runner = ModelRunner(model, self.kv_cache, self.block_manager)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import struct
 import tempfile
 from pathlib import Path
 from typing import cast
@@ -35,7 +36,8 @@ def load(
     dtype: "auto" keeps that of the checkpoint (fp32 for GGUF, which is dequantised).
     device: None: :func:`default_device`.
 
-    Raises FileNotFoundError if "smollm2" is asked for without the package.
+    Raises FileNotFoundError if "smollm2" is asked for without the package, ValueError for a
+    ``.gguf`` file that is cut short or none.
     """
     source = str(default_model_file()) if path_or_name == DEFAULT_MODEL else path_or_name
     if source.endswith(".gguf"):
@@ -71,8 +73,14 @@ def _converted_gguf(path: Path) -> Path:
     if folder.exists():
         return folder
     options = {"gguf_file": path.name}
-    tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
-    loaded = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **options)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path.parent, **options)
+        loaded = AutoModelForCausalLM.from_pretrained(path.parent, dtype=torch.float32, **options)
+    except (ValueError, IndexError, struct.error) as error:  # the reader trusts what it reads
+        raise ValueError(
+            f"{path} ({stat.st_size} bytes) is not a complete GGUF file of a model that "
+            f"transformers knows: {error}"
+        ) from error
     # transformers goes on taking the dequantised model for a quantised one and will not save it.
     del loaded.config.quantization_config
     model = AutoModelForCausalLM.from_config(loaded.config, dtype=torch.float32)

@@ -6,6 +6,7 @@ errors of each; `pagedattn.reference` states the same in plain torch.
 
 import ctypes
 import importlib.util
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class BuildInfo(NamedTuple):
     cuda_archs: list[str]
     """GPU architectures of the CUDA half, e.g. `["sm_80", "sm_90", "compute_120"]`."""
     cpu_isa: str
-    """Instruction set of the CPU kernels in use: `generic`, `avx2`, `avx512` or `avx512_bf16`."""
+    """Instruction set of the CPU kernels in use: `generic`, `avx2`, `avx512`, `avx512_bf16`, ..."""
 
 
 def build_info() -> BuildInfo:
@@ -66,17 +67,49 @@ _OUT_OPS = (
     "copy_blocks",
     "swap_blocks",
 )
-for _name in _OUT_OPS:
-    # They only write into their arguments.
-    torch.library.register_fake(f"pagedattn::{_name}", lambda *args, **kwargs: None)
 
 
-@torch.library.register_fake("pagedattn::paged_attention")
+def _needs_grad(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return value.requires_grad
+    return isinstance(value, (list, tuple)) and any(map(_needs_grad, value))
+
+
+def _refuse_gradients(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raises where a silent zero gradient would result; the compiled ops do the same."""
+    if torch.is_grad_enabled() and (
+        any(map(_needs_grad, args)) or any(map(_needs_grad, kwargs.values()))
+    ):
+        raise RuntimeError(
+            f"pagedattn::{name} has no backward, but an input requires grad; call it under "
+            "torch.no_grad() or torch.inference_mode()"
+        )
+
+
+def _register_fake(name: str, fake: Callable[..., Any]) -> None:
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        _refuse_gradients(name, args, kwargs)
+        return fake(*args, **kwargs)
+
+    torch.library.register_fake(f"pagedattn::{name}", checked)
+
+
+def _register_autograd(name: str) -> None:
+    """Gives op `name` an Autograd kernel, which costs 7 us a call, that refuses gradients."""
+    op = getattr(torch.ops.pagedattn, name).default
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        _refuse_gradients(name, args, kwargs)
+        with torch._C._AutoDispatchBelowAutograd():
+            return op(*args, **kwargs)
+
+    _autograd.impl(name, kernel)
+
+
 def _fake_paged_attention(query: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return query.new_empty(query.shape)
 
 
-@torch.library.register_fake("pagedattn::gather_cache")
 def _fake_gather_cache(
     key_cache: Tensor,
     value_cache: Tensor,
@@ -93,30 +126,13 @@ def _fake_gather_cache(
     return key_cache.new_empty(shape, dtype=dtype), value_cache.new_empty(shape, dtype=dtype)
 
 
-def _needs_grad(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.requires_grad
-    return isinstance(value, (list, tuple)) and any(map(_needs_grad, value))
+for _name in _OUT_OPS:
+    _register_fake(_name, lambda *args, **kwargs: None)  # they only write into their arguments
+_register_fake("paged_attention", _fake_paged_attention)
+_register_fake("gather_cache", _fake_gather_cache)
 
-
-def _refuse_gradients(name: str) -> None:
-    """Gives op `name` an Autograd kernel that raises where a silent zero gradient would result."""
-    op = getattr(torch.ops.pagedattn, name).default
-
-    def kernel(*args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and (
-            any(map(_needs_grad, args)) or any(map(_needs_grad, kwargs.values()))
-        ):
-            raise RuntimeError(
-                f"pagedattn::{name} has no backward, but an input requires grad; call it under "
-                "torch.no_grad() or torch.inference_mode()"
-            )
-        with torch._C._AutoDispatchBelowAutograd():
-            return op(*args, **kwargs)
-
-    _autograd.impl(name, kernel)
-
-
-_autograd = torch.library.Library("pagedattn", "IMPL", "Autograd")
-for _name in (*_OUT_OPS, "paged_attention", "gather_cache"):
-    _refuse_gradients(_name)
+_library.pagedattn_can_ask_for_gradients.restype = ctypes.c_bool
+if not _library.pagedattn_can_ask_for_gradients():
+    _autograd = torch.library.Library("pagedattn", "IMPL", "Autograd")
+    for _name in (*_OUT_OPS, "paged_attention", "gather_cache"):
+        _register_autograd(_name)

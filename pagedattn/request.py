@@ -17,22 +17,31 @@ class RequestState(enum.Enum):
     """
     ::
 
-        WAITING --admit--> RUNNING --finish--> FINISHED
-           ^  |               |                    ^
-           |  |               +---finish (stop, length, abort)
-           |  +--------------------finish (abort)--+
-           +----preempt-------+
+        WAITING --admit--> RUNNING --finish (stop, length, abort)--> FINISHED
+           ^ ^                | ^                                       ^
+           | +----preempt-----+ |                                       |
+           |                  | |                                       |
+           |          swap_out| |swap_in                                |
+           |                  v |                                       |
+           +----preempt---- SWAPPED --------finish (abort)--------------+
+           |                                                            |
+           +------------------------finish (abort)----------------------+
     """
 
     WAITING = "waiting"  # holds no blocks
     RUNNING = "running"  # holds the blocks of its computed tokens
+    SWAPPED = "swapped"  # waits too; its blocks are on the host, shared ones maybe on the device
     FINISHED = "finished"  # holds no blocks
 
 
 _TRANSITIONS = {
     (RequestState.WAITING, RequestState.RUNNING),
     (RequestState.RUNNING, RequestState.WAITING),
+    (RequestState.RUNNING, RequestState.SWAPPED),
     (RequestState.RUNNING, RequestState.FINISHED),
+    (RequestState.SWAPPED, RequestState.RUNNING),
+    (RequestState.SWAPPED, RequestState.WAITING),
+    (RequestState.SWAPPED, RequestState.FINISHED),
     (RequestState.WAITING, RequestState.FINISHED),
 }
 
@@ -111,13 +120,22 @@ class Request:
             self.num_cached_tokens = num_cached_tokens
 
     def preempt(self) -> None:
-        """RUNNING -> WAITING: blocks are given up; all tokens will be computed again."""
+        """RUNNING or SWAPPED -> WAITING: blocks are given up; all tokens are computed again."""
         self._move(RequestState.WAITING)
         self.num_computed_tokens = 0
         self.num_preemptions += 1
 
+    def swap_out(self) -> None:
+        """RUNNING -> SWAPPED: blocks are moved to the host."""
+        self._move(RequestState.SWAPPED)
+        self.num_preemptions += 1
+
+    def swap_in(self) -> None:
+        """SWAPPED -> RUNNING: blocks are back on the device."""
+        self._move(RequestState.RUNNING)
+
     def finish(self, reason: FinishReason) -> None:
-        """WAITING or RUNNING -> FINISHED: blocks are given up."""
+        """WAITING, RUNNING or SWAPPED -> FINISHED: blocks are given up."""
         self._move(RequestState.FINISHED)
         self.finish_reason = reason
 

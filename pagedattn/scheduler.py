@@ -2,16 +2,22 @@
 
 After every step requests join and leave (Orca, OSDI 2022); long prompts are cut into chunks that
 share a step with the decodes of others (Sarathi-Serve, OSDI 2024); when blocks run out, the least
-urgent request gives up its blocks and is recomputed later (vLLM, SOSP 2023).
+urgent request gives up its blocks and is recomputed later, or has them moved to the host meanwhile
+(vLLM, SOSP 2023).
 """
 
 from __future__ import annotations
 
 from bisect import insort
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .block_manager import AllocationStatus, BlockManager, OutOfBlocks
 from .request import FinishReason, Request, RequestState
+from .sizing import blocks_for_tokens
+
+if TYPE_CHECKING:
+    from .swap_space import SwapSpace
 
 
 @dataclass
@@ -50,6 +56,8 @@ class Scheduler:
 
     max_num_batched_tokens: tokens computed per step. max_num_seqs: sequences running at once.
     enable_chunked_prefill: without it a prompt is computed in one step, or waits.
+    swap_space: where preempted requests' blocks go; without it they are recomputed. They are moved
+    while a step is scheduled, before anything of that step runs.
     """
 
     def __init__(
@@ -59,13 +67,15 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_num_seqs: int,
         enable_chunked_prefill: bool = True,
+        swap_space: SwapSpace | None = None,
     ) -> None:
         self.block_manager = block_manager
         self.max_num_batched_tokens = max_num_batched_tokens
         # Each running sequence must be able to decode in every step.
         self.max_num_seqs = min(max_num_seqs, max_num_batched_tokens)
         self.enable_chunked_prefill = enable_chunked_prefill
-        self.waiting: list[Request] = []  # most urgent first
+        self.swap_space = swap_space
+        self.waiting: list[Request] = []  # or swapped; most urgent first
         self.running: dict[str, Request] = {}  # by sequence_id
         self.num_preemptions = 0
         self._num_arrivals = 0
@@ -93,8 +103,9 @@ class Scheduler:
         step = Step(budget=self.max_num_batched_tokens)
         preemptions = self.num_preemptions
         self._continue_running(step)
-        if self.num_preemptions == preemptions:
-            self._admit_waiting(step)
+        # Not into blocks that were just taken: copies planned before may still have to write there.
+        while self.num_preemptions == preemptions and self._admit_next(step):
+            pass
         return step
 
     def complete(self, step: Step) -> None:
@@ -121,21 +132,20 @@ class Scheduler:
         """Ends a request; a running one gives its blocks back. A finished one stays as it is."""
         if request.state is RequestState.RUNNING:
             self._release(request)
-        elif request.state is RequestState.WAITING:
-            self.waiting.remove(request)
-        else:
+        elif request.state is RequestState.FINISHED:
             return
+        else:
+            self.waiting.remove(request)
+            if request.state is RequestState.SWAPPED:
+                self.block_manager.free(request.sequence_id)
         request.finish(reason)
 
     def _continue_running(self, step: Step) -> None:
-        counts: dict[Request, int] = {}
-        budget = step.budget
-        # Decodes first: a prompt that resumes must not hold up everyone's next token.
-        for request in sorted(self.running.values(), key=lambda r: (not r.is_decoding, r.urgency)):
-            count = min(request.num_uncomputed_tokens, budget)
-            if count > 0:
-                counts[request] = count
-                budget -= count
+        # Room is made before anything is appended: who is preempted then has no uncomputed token.
+        counts = self._share_out(step.budget)
+        while len(self.running) > 1 and self._lacks_blocks(counts):
+            self._take_blocks(self._least_urgent(), step)
+            counts = self._share_out(step.budget)
         requests = list(counts)
         result = self.block_manager.append_batch(
             [request.sequence_id for request in requests],
@@ -151,6 +161,29 @@ class Scheduler:
             if request.state is RequestState.RUNNING and self._grow(request, counts[request], step):
                 step.add(request, counts[request])
 
+    def _share_out(self, budget: int) -> dict[Request, int]:
+        """How many tokens each running request computes, most urgent first."""
+        counts: dict[Request, int] = {}
+        # Decodes first: a prompt that resumes must not hold up everyone's next token.
+        for request in sorted(self.running.values(), key=lambda r: (not r.is_decoding, r.urgency)):
+            count = min(request.num_uncomputed_tokens, budget)
+            if count > 0:
+                counts[request] = count
+                budget -= count
+        return counts
+
+    def _lacks_blocks(self, counts: dict[Request, int]) -> bool:
+        """Whether these tokens take more blocks than are free, copies of shared ones aside."""
+        size = self.block_manager.block_size
+        needed = 0
+        for request, count in counts.items():
+            start = request.num_computed_tokens
+            needed += blocks_for_tokens(start + count, size) - blocks_for_tokens(start, size)
+        return needed > self.block_manager.num_free_blocks
+
+    def _least_urgent(self) -> Request:
+        return max(self.running.values(), key=lambda r: r.urgency)
+
     def _grow(self, request: Request, count: int, step: Step) -> bool:
         """Appends the next ``count`` tokens, at the expense of less urgent requests if need be.
 
@@ -161,47 +194,95 @@ class Scheduler:
             try:
                 result = self.block_manager.append(request.sequence_id, token_ids)
             except OutOfBlocks:
-                if len(self.running) == 1:
+                if len(self.running) > 1:
+                    self._take_blocks(self._least_urgent(), step)
+                elif not self._drop_swapped():
                     raise
-                victim = max(self.running.values(), key=lambda r: r.urgency)
-                for preempted in self._preempt(victim):
-                    step.remove(preempted)
                 if request.state is not RequestState.RUNNING:
                     return False
             else:
                 step.copies += result.copies
                 return True
 
-    def _admit_waiting(self, step: Step) -> None:
+    def _admit_next(self, step: Step) -> bool:
+        """Lets the most urgent waiting request into the step; False: it, and all others, wait."""
         places = self.max_num_seqs - sum(r.num_unforked_samples for r in self.running.values())
-        while self.waiting and step.budget > 0:
-            request = self.waiting[0]
-            if request.num_unforked_samples > places:
-                return
-            count = self._allocate(request, step.budget)
-            if count == 0:
-                return
-            del self.waiting[0]
-            self.running[request.sequence_id] = request
-            step.add(request, count)
-            places -= request.num_unforked_samples
+        if not self.waiting or step.budget == 0 or self.waiting[0].num_unforked_samples > places:
+            return False
+        request = self.waiting[0]
+        try:
+            count = self._admit(request, step)
+        except OutOfBlocks:
+            # What swapped requests share with nobody who runs may still be on the device.
+            if self.running or not self._drop_swapped():
+                raise
+            return True
+        if count == 0:
+            return False
+        step.add(request, count)
+        return True
 
-    def _allocate(self, request: Request, budget: int) -> int:
-        """Admits a request; returns how many tokens it computes in this step, 0 if it must wait."""
+    def _admit(self, request: Request, step: Step) -> int:
+        """Gives a request blocks; returns how many tokens it computes, 0 if it must wait."""
         manager, token_ids = self.block_manager, request.token_ids
-        num_cached = manager.lookup(token_ids, cache_salt=request.cache_salt)
-        uncached = len(token_ids) - num_cached
-        count = min(uncached, budget)
-        if count < uncached and not self.enable_chunked_prefill:
-            return 0
         # With nothing running there is nothing to wait for: try, and let the error tell.
         if self.running and manager.can_allocate(len(token_ids)) is not AllocationStatus.OK:
+            return 0
+        if request.state is RequestState.SWAPPED:
+            return self._swap_in(request, step)
+        num_cached = manager.lookup(token_ids, cache_salt=request.cache_salt)
+        uncached = len(token_ids) - num_cached
+        count = min(uncached, step.budget)
+        if count < uncached and not self.enable_chunked_prefill:
             return 0
         allocation = manager.allocate(
             request.sequence_id, token_ids[: num_cached + count], cache_salt=request.cache_salt
         )
         request.admit(allocation.num_cached_tokens)
+        self._start(request)
         return count
+
+    def _swap_in(self, request: Request, step: Step) -> int:
+        assert self.swap_space is not None
+        count = min(request.num_uncomputed_tokens, step.budget)
+        self.swap_space.move_in(self.block_manager.swap_in(request.sequence_id))
+        request.swap_in()
+        self._start(request)
+        return count if self._grow(request, count, step) else 0
+
+    def _start(self, request: Request) -> None:
+        del self.waiting[0]
+        self.running[request.sequence_id] = request
+
+    def _take_blocks(self, victim: Request, step: Step) -> None:
+        """Preempts a running request, by swapping where that is possible."""
+        # A request that is in the step already holds blocks that are not computed yet.
+        if self.swap_space is None or victim in step.num_tokens or not self._swap_out(victim):
+            for preempted in self._preempt(victim):
+                step.remove(preempted)
+
+    def _swap_out(self, request: Request) -> bool:
+        """False: the host has no room."""
+        assert self.swap_space is not None
+        try:
+            moves = self.block_manager.swap_out(request.sequence_id)
+        except OutOfBlocks:
+            return False
+        self.swap_space.move_out(moves)
+        del self.running[request.sequence_id]
+        request.swap_out()
+        self._enqueue(request)
+        self.num_preemptions += 1
+        return True
+
+    def _drop_swapped(self) -> bool:
+        """Takes the blocks of the least urgent swapped request; False if there is none."""
+        swapped = [r for r in self.waiting if r.state is RequestState.SWAPPED]
+        if not swapped:
+            return False
+        self.block_manager.free(swapped[-1].sequence_id)
+        swapped[-1].preempt()
+        return True
 
     def _preempt(self, request: Request) -> list[Request]:
         """Sends a request back to the queue, and those that share its uncomputed blocks too."""

@@ -19,7 +19,8 @@ COPY = ROOT / "build" / "mutate"
 CPU = "csrc/attention/cpu/"
 CUDA = "csrc/attention/cuda/"
 DECODE = "tests/ops/test_decode.py::test_matches_the_reference"
-VARLEN = "tests/ops/test_varlen.py::test_matches_the_reference"
+VARLEN_FILE = "tests/ops/test_varlen.py::"
+VARLEN = VARLEN_FILE + "test_matches_the_reference"
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,54 @@ MUTATIONS = [
         CUDA + "varlen.cuh",
         "out[r][j].y *= factor;",
         "out[r][j].y *= 1.0f;",
+        VARLEN,
+    ),
+    Mutation(
+        "block: second group of a warp's share in the first one's block",
+        "simt",
+        CUDA + "varlen_mma/loader.cuh",
+        "group == 0 ? groups.x : groups.z",
+        "group == 0 ? groups.x : groups.x",
+        VARLEN,
+    ),
+    Mutation(
+        "rescale: output kept when a row's reference moves in tensor-core varlen",
+        "simt",
+        CUDA + "varlen_mma/softmax.cuh",
+        "block[e] *= rescale[e / 2];",
+        "block[e] *= rescale[0];",
+        VARLEN,
+    ),
+    Mutation(
+        "bits: rows move each other's reference",
+        "simt",
+        CUDA + "varlen_mma/softmax.cuh",
+        "if (is_two(row_bits)) minus",
+        "minus",
+        VARLEN_FILE + "test_tensor_core_rows_have_the_same_bits_in_every_chunking",
+    ),
+    Mutation(
+        "tail: V rows past the end keep what they hold in tensor-core varlen",
+        "simt",
+        CUDA + "varlen_mma/values.cuh",
+        "chunk = make_uint4(0, 0, 0, 0);",
+        "chunk.x = chunk.x;",
+        VARLEN,
+    ),
+    Mutation(
+        "values: a masked NaN is not looked for",
+        "simt",
+        CUDA + "varlen_mma/values.cuh",
+        "return found != 0;",
+        "return false;",
+        VARLEN_FILE + "test_a_value_that_is_not_finite_reaches_only_rows_that_see_it",
+    ),
+    Mutation(
+        "work: a sequence's last tile twice",
+        "simt",
+        CUDA + "varlen_mma/work.cuh",
+        "owner) - 1 - index) * kRows",
+        "owner) - 1 - max(index, 1)) * kRows",
         VARLEN,
     ),
     Mutation(

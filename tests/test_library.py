@@ -36,7 +36,7 @@ def test_every_symbol_resolves_at_once() -> None:
 
 def test_build_info_names_the_instruction_set_in_use() -> None:
     info = build_info()
-    assert info.cpu_isa in ("generic", "avx2", "avx512", "avx512_bf16")
+    assert info.cpu_isa in ("generic", "avx2", "avx512", "avx512_bf16", "avx512_amx")
     assert (info.cuda_version is None) == (not info.cuda_archs)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
@@ -14,23 +14,28 @@ from ..measure import Contestant
 from ..problem import Problem
 
 # Name on the command line: module and class.
-REGISTRY = {
+ATTENTION = {
     "sdpa": "sdpa:Sdpa",
     "vllm-cpu": "vllm_cpu:VllmCpu",
     "flex": "flex:Flex",
+    "openvino": "openvino:OpenVino",
     "vllm": "vllm_cuda:VllmCuda",
     "flashinfer": "flashinfer:FlashInfer",
     "flash-attn": "flash_attn:FlashAttn",
 }
-MEMORY_LEFT_ALONE = 2 << 30  # bytes
+BLOCK_MANAGERS = {"vllm": "vllm_blocks:VllmBlocks"}
+MEMORY_LEFT_ALONE = 4 << 30  # bytes
 
 
 class Unsupported(Exception):
     """A peer cannot do a problem; the message says why."""
 
 
-class Peer(ABC):
-    """Makes contestants of another implementation.
+P = TypeVar("P", contravariant=True)
+
+
+class Peer(ABC, Generic[P]):
+    """Makes contestants of another implementation, for problems of a kind.
 
     The constructor raises ImportError where the implementation is not installed.
     """
@@ -38,7 +43,7 @@ class Peer(ABC):
     devices: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def contestants(self, problem: Problem) -> Sequence[Contestant]:
+    def contestants(self, problem: P) -> Sequence[Contestant]:
         """With the problem's content in the peer's own memory. Raises Unsupported."""
 
 
@@ -60,7 +65,9 @@ def available_memory(device: torch.device) -> int:
     raise RuntimeError("/proc/meminfo does not say MemAvailable")
 
 
-def choose(wish: str, device: str) -> tuple[dict[str, Peer], dict[str, str]]:
+def choose(
+    wish: str, registry: Mapping[str, str], device: str
+) -> tuple[dict[str, Peer[Any]], dict[str, str]]:
     """The peers that `auto`, `none` or a list of names asks for, and why others are left out.
 
     Raises ValueError for a name that is unknown or not of this device, and ImportError for one that
@@ -68,15 +75,14 @@ def choose(wish: str, device: str) -> tuple[dict[str, Peer], dict[str, str]]:
     """
     if wish == "none":
         return {}, {}
-    classes = {name: peer_class(name) for name in REGISTRY}
+    classes = {name: load_class(where) for name, where in registry.items()}
     classes = {name: cls for name, cls in classes.items() if device in cls.devices}
     names = list(classes) if wish == "auto" else wish.split(",")
     for name in names:
         if name not in classes:
-            raise ValueError(
-                f"no peer on {device} is called {name!r}; there are {', '.join(classes)}"
-            )
-    peers: dict[str, Peer] = {}
+            known = ", ".join(classes) or "none"
+            raise ValueError(f"no peer here is called {name!r}; on {device} there are: {known}")
+    peers: dict[str, Peer[Any]] = {}
     left_out: dict[str, str] = {}
     for name in names:
         try:
@@ -88,7 +94,7 @@ def choose(wish: str, device: str) -> tuple[dict[str, Peer], dict[str, str]]:
     return peers, left_out
 
 
-def peer_class(name: str) -> type[Peer]:
-    module, class_name = REGISTRY[name].split(":")
-    found: type[Peer] = getattr(importlib.import_module(f".{module}", __name__), class_name)
+def load_class(where: str) -> type[Peer[Any]]:
+    module, class_name = where.split(":")
+    found: type[Peer[Any]] = getattr(importlib.import_module(f".{module}", __name__), class_name)
     return found

@@ -16,7 +16,7 @@ from . import Peer, Unsupported, require_memory
 PAGE_SIZE = 256  # pages must be multiples of it
 
 
-class FlashAttn(Peer):
+class FlashAttn(Peer[Problem]):
     devices = ("cuda",)
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from . import Peer, Unsupported
 WORKSPACE_BYTES = 256 << 20
 
 
-class FlashInfer(Peer):
+class FlashInfer(Peer[Problem]):
     devices = ("cuda",)
 
     def __init__(self) -> None:

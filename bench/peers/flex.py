@@ -23,7 +23,7 @@ def compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention, dynamic=True)
 
 
-class Flex(Peer):
+class Flex(Peer[Problem]):
     devices = ("cpu", "cuda")
 
     def __init__(self) -> None:

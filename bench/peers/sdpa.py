@@ -13,7 +13,7 @@ from ..problem import Problem
 from . import Peer, Unsupported, require_memory
 
 
-class Sdpa(Peer):
+class Sdpa(Peer[Problem]):
     devices = ("cpu", "cuda")
 
     def contestants(self, problem: Problem) -> Sequence[Contestant]:

@@ -18,7 +18,7 @@ BLOCK_SIZES = (16, 128)  # the one that ours has, and vLLM's default on CPUs
 CACHE_DTYPES = {torch.float8_e4m3fn: "fp8_e4m3", torch.float8_e5m2: "fp8_e5m2"}
 
 
-class VllmCpu(Peer):
+class VllmCpu(Peer[Problem]):
     devices = ("cpu",)
 
     def __init__(self) -> None:
@@ -37,12 +37,19 @@ class VllmCpu(Peer):
             torch.cpu._init_amx()
 
     def contestants(self, problem: Problem) -> Sequence[Contestant]:
-        if problem.shape.cache_dtype == torch.int8:
+        shape = problem.shape
+        if shape.cache_dtype == torch.int8:
             raise Unsupported("an int8 cache")
-        if problem.shape.quantised and problem.shape.head_dim % 32:
+        isas = {
+            block_size: instruction_set(shape.query_dtype, block_size, shape.head_dim)
+            for block_size in BLOCK_SIZES
+        }
+        if shape.quantised:
+            isas = {block_size: isa for block_size, isa in isas.items() if isa != "vec16"}
+        if not isas:
             raise Unsupported("an 8-bit cache with this head_dim")
-        require_memory(problem, len(BLOCK_SIZES))
-        return [contestant(problem, block_size) for block_size in BLOCK_SIZES]
+        require_memory(problem, len(isas))
+        return [contestant(problem, block_size, isa) for block_size, isa in isas.items()]
 
 
 def library_name() -> str:
@@ -61,9 +68,8 @@ def instruction_set(dtype: torch.dtype, block_size: int, head_dim: int) -> str:
     return "vec"
 
 
-def contestant(problem: Problem, block_size: int) -> Contestant:
+def contestant(problem: Problem, block_size: int, isa: str) -> Contestant:
     shape, ops = problem.shape, torch.ops._C
-    isa = instruction_set(shape.query_dtype, block_size, shape.head_dim)
     # Keys pass through vLLM's own op, which packs and quantises them its way.
     factor = SCALE_OF_CODES if shape.quantised else 1.0
     scales = (factor, factor, CACHE_DTYPES.get(shape.cache_dtype, "auto"))
@@ -73,7 +79,7 @@ def contestant(problem: Problem, block_size: int) -> Contestant:
     ]
     tables = block_tables(shape.seq_lens, block_size)
     slots = slots_of(tables, shape.seq_lens, block_size)
-    storage = torch.empty(
+    storage = torch.zeros(
         problem.num_layers,
         int(tables.max()) + 1,
         shape.num_kv_heads,

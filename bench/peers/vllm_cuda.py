@@ -13,7 +13,7 @@ from ..problem import Problem
 from . import Peer, Unsupported
 
 
-class VllmCuda(Peer):
+class VllmCuda(Peer[Problem]):
     devices = ("cuda",)
 
     def __init__(self) -> None:

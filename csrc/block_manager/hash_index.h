@@ -23,14 +23,15 @@ inline std::uint64_t mix(std::uint64_t a, std::uint64_t b) {
 inline constexpr std::uint64_t kMixA = 0x9e3779b97f4a7c15;
 inline constexpr std::uint64_t kMixB = 0xd1b54a32d192ed03;
 
-// Continues the hash `state` by the words. Two independent lanes keep the multiplier busy.
+// Hash of the words behind `seed`. Two independent lanes keep the multiplier busy.
 //
 // A product with 0 forgets the other factor, so whoever chooses the words must not be able to make
-// a factor 0: each one contains the secret or a state that depends on it.
-inline std::uint64_t hash_words(std::uint64_t secret, std::uint64_t state,
-                                const std::int64_t* words, std::int64_t size) {
-  std::uint64_t a = state;
-  std::uint64_t b = state ^ kMixB;
+// a factor 0: each one contains the secret or a state that depends on it. The two of one product
+// must not both contain the secret itself, or words could be exchanged between them.
+inline std::uint64_t hash_words(std::uint64_t secret, std::uint64_t seed, const std::int64_t* words,
+                                std::int64_t size) {
+  std::uint64_t a = mix(secret ^ seed, kMixA);
+  std::uint64_t b = a ^ kMixB;
   std::int64_t i = 0;
   for (; i + 4 <= size; i += 4) {
     a = mix(a ^ static_cast<std::uint64_t>(words[i]),
@@ -74,8 +75,6 @@ class HashIndex {
   explicit HashIndex(std::int64_t expected) { resize(expected); }
 
   std::int64_t size() const { return size_; }
-
-  void prefetch(std::uint64_t hash) const { __builtin_prefetch(&slots_[hash & mask_]); }
 
   // First id stored under `hash` that `matches(id)` accepts, else kNone.
   template <typename Matches>

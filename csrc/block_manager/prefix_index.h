@@ -88,7 +88,7 @@ class PrefixIndex {
 
  private:
   std::uint64_t child_hash(PrefixId parent, const Token* block_tokens) const {
-    return hash_words(secret_, mix(secret_ ^ parent, kMixA), block_tokens, block_size_);
+    return hash_words(secret_, parent, block_tokens, block_size_);
   }
   PrefixId find_hashed_child(PrefixId parent, const Token* block_tokens) const;
   PrefixId create_child(PrefixId parent, const Token* block_tokens);

@@ -2,6 +2,8 @@
 
 #include <torch/csrc/stable/device.h>
 
+#include <algorithm>
+
 namespace pagedattn::ops {
 namespace {
 
@@ -87,9 +89,9 @@ const Arg& Arg::on_cpu() const {
 
 const Arg& Arg::has_dtype(std::initializer_list<ScalarType> accepted) const {
   const ScalarType given = tensor_.scalar_type();
+  if (std::find(accepted.begin(), accepted.end(), given) != accepted.end()) return *this;
   std::string wanted;
   for (const ScalarType dtype : accepted) {
-    if (dtype == given) return *this;
     if (!wanted.empty()) wanted += ", ";
     wanted += dtype_name(dtype);
   }

@@ -1,6 +1,7 @@
 // Registers torch.ops.pagedattn.*: the schemas, and one implementation for CPU and CUDA.
 #include <torch/csrc/stable/library.h>
 
+#include "gradients.h"
 #include "ops.h"
 
 // The SIMT test runtime builds these sources once more under a name of its own.
@@ -43,28 +44,21 @@ STABLE_TORCH_LIBRARY(PAGEDATTN_NAMESPACE, m) {
         ", ScalarType? dtype=None) -> (Tensor key, Tensor value)");
 }
 
+#define REGISTER(op) \
+  m.impl(#op, TORCH_BOX((&pagedattn::ops::WithoutBackward<#op, &pagedattn::ops::op>::call)))
+
 namespace {
 
-using pagedattn::ops::copy_blocks;
-using pagedattn::ops::gather_cache;
-using pagedattn::ops::merge_attention_states;
-using pagedattn::ops::paged_attention;
-using pagedattn::ops::paged_attention_v1;
-using pagedattn::ops::paged_attention_v2;
-using pagedattn::ops::paged_attention_varlen;
-using pagedattn::ops::reshape_and_cache;
-using pagedattn::ops::swap_blocks;
-
 void register_kernels(torch::stable::detail::StableLibrary& m) {
-  m.impl("paged_attention_v1", TORCH_BOX(&paged_attention_v1));
-  m.impl("paged_attention_v2", TORCH_BOX(&paged_attention_v2));
-  m.impl("paged_attention", TORCH_BOX(&paged_attention));
-  m.impl("paged_attention_varlen", TORCH_BOX(&paged_attention_varlen));
-  m.impl("merge_attention_states", TORCH_BOX(&merge_attention_states));
-  m.impl("reshape_and_cache", TORCH_BOX(&reshape_and_cache));
-  m.impl("copy_blocks", TORCH_BOX(&copy_blocks));
-  m.impl("swap_blocks", TORCH_BOX(&swap_blocks));
-  m.impl("gather_cache", TORCH_BOX(&gather_cache));
+  REGISTER(paged_attention_v1);
+  REGISTER(paged_attention_v2);
+  REGISTER(paged_attention);
+  REGISTER(paged_attention_varlen);
+  REGISTER(merge_attention_states);
+  REGISTER(reshape_and_cache);
+  REGISTER(copy_blocks);
+  REGISTER(swap_blocks);
+  REGISTER(gather_cache);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@ import pytest
 
 from pagedattn import cascade
 from pagedattn.engine import Engine
+from pagedattn.kv_cache import KVCache
 from pagedattn.sampling import SamplingParams
 
 from .conftest import FAMILIES, assert_greedy, reference_answer, tiny_model, tiny_prompt
@@ -60,6 +61,24 @@ def test_preempted_in_a_tiny_pool(case):
     engine = Engine(tiny_model(case[0]), block_size=8, num_blocks=40)
     check(case, engine, engine.generate(case[2], GREEDY))
     assert engine.metrics.as_dict()["num_preemptions"] > 0
+
+
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_swapped_out_of_a_tiny_pool(kv_cache_dtype):
+    """The same answers as where nobody has to be preempted."""
+    swap = KVCache.swap_blocks
+    prompts = [tiny_prompt(length) for length in (31, 33, 64, 40)]
+
+    def run(**options):
+        engine = Engine(tiny_model("llama"), block_size=8, kv_cache_dtype=kv_cache_dtype, **options)
+        with mock.patch.object(KVCache, "swap_blocks", autospec=True, side_effect=swap) as spy:
+            return engine, answers(engine.generate(prompts, GREEDY)), spy.call_count
+
+    _, expected, _ = run(num_blocks=64)
+    engine, swapped, num_swaps = run(num_blocks=24, preemption="swap", swap_space_bytes=1 << 20)
+    assert swapped == expected
+    assert num_swaps >= 2  # out and in
+    assert engine.block_manager.num_host_free_blocks == engine.scheduler.swap_space.num_blocks
 
 
 def test_without_chunked_prefill(case):

@@ -1,6 +1,7 @@
 """Engines over 8-bit KV caches: what they answer, beside what the model says itself."""
 
 import itertools
+import math
 
 import pytest
 import torch
@@ -84,10 +85,14 @@ def all_logits(model, sequences, cache_dtype):
 
 
 def test_the_demo_models_greedy_tokens_survive_8_bits(smollm2, smollm2_engine):
-    """Teacher-forced: the best next token after each token of the prompts and their answers."""
+    """Teacher-forced: the best next token after each token of the prompts and their answers.
+
+    95 % of them agree, as far as so many tokens can tell: the last bit of a kernel's sums decides
+    close races one way or the other, and two standard deviations of such a count are allowed for.
+    """
     model, tokenizer = smollm2
     prompts = [chat_prompt(tokenizer, question) for question in QUESTIONS]
-    outputs = smollm2_engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=32))
+    outputs = smollm2_engine.generate(prompts, SamplingParams(temperature=0.0, max_tokens=96))
     answers = [output.outputs[0].token_ids for output in outputs]
     sequences = [prompt + answer for prompt, answer in zip(prompts, answers, strict=True)]
     paged = copy_of(model)
@@ -95,4 +100,6 @@ def test_the_demo_models_greedy_tokens_survive_8_bits(smollm2, smollm2_engine):
     best = all_logits(paged, sequences, torch.float32).argmax(dim=-1)
     for dtype in (torch.int8, torch.float8_e4m3fn):
         agreement = (all_logits(paged, sequences, dtype).argmax(dim=-1) == best).float().mean()
-        assert agreement >= 0.95, f"{dtype}: {agreement:.3f} of {len(best)} tokens"
+        assert agreement >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / len(best)), (
+            f"{dtype}: {agreement:.3f} of {len(best)} tokens"
+        )

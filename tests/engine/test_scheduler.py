@@ -10,9 +10,53 @@ from pagedattn.sampling import SamplingParams
 from pagedattn.scheduler import Scheduler, Step
 
 
-def make(num_blocks=32, budget=64, max_num_seqs=8, block_size=8, **options):
-    manager = BlockManager(num_blocks, block_size)
-    return Scheduler(manager, max_num_batched_tokens=budget, max_num_seqs=max_num_seqs, **options)
+class Memory:
+    """What the blocks on the device and on the host hold, token by token; also a swap space."""
+
+    def __init__(self, num_blocks, num_host_blocks, block_size):
+        self.block_size = block_size
+        self.device = [[None] * block_size for _ in range(num_blocks)]
+        self.host = [[None] * block_size for _ in range(num_host_blocks)]
+        self.num_moves_in = 0
+
+    def move_out(self, pairs):
+        for device, host in pairs:
+            self.host[host] = list(self.device[device])
+
+    def move_in(self, pairs):
+        self.num_moves_in += 1
+        for host, device in pairs:
+            self.device[device] = list(self.host[host])
+
+    def run(self, step, manager):
+        """Copies, then writes; then each request of the step must find all of its tokens."""
+        for src, dst in step.copies:
+            self.device[dst] = list(self.device[src])
+        for request, count in step.num_tokens.items():
+            table = manager.block_table(request.sequence_id)
+            start = request.num_computed_tokens
+            for position in range(start, start + count):
+                block = self.device[table[position // self.block_size]]
+                block[position % self.block_size] = request.token_ids[position]
+        for request, count in step.num_tokens.items():
+            table = manager.block_table(request.sequence_id)
+            found = [token for block in table for token in self.device[block]]
+            end = request.num_computed_tokens + count
+            assert found[:end] == request.token_ids[:end]
+
+
+def make(num_blocks=32, budget=64, max_num_seqs=8, block_size=8, num_host_blocks=0, **options):
+    manager = BlockManager(num_blocks, block_size, num_host_blocks=num_host_blocks)
+    memory = Memory(num_blocks, num_host_blocks, block_size)
+    scheduler = Scheduler(
+        manager,
+        max_num_batched_tokens=budget,
+        max_num_seqs=max_num_seqs,
+        swap_space=memory if num_host_blocks else None,
+        **options,
+    )
+    scheduler.memory = memory
+    return scheduler
 
 
 def request(name, length, max_tokens=4, first=0, **options):
@@ -23,11 +67,12 @@ def request(name, length, max_tokens=4, first=0, **options):
 def run_step(scheduler):
     """One step with made-up tokens; returns {request_id: tokens computed}."""
     step = scheduler.schedule()
+    scheduler.memory.run(step, scheduler.block_manager)
     sampled = [r for r in step.requests if step.samples(r)]
     scheduler.complete(step)
     for parent in sampled:
         for r in scheduler.fork(parent):
-            r.token_ids.append(1000 + r.num_output_tokens)
+            r.token_ids.append(1000 * (1 + r.sample) + r.num_output_tokens)
             if r.num_output_tokens == r.params.max_tokens:
                 scheduler.finish(r, "length")
     scheduler.block_manager.check_invariants()
@@ -99,6 +144,55 @@ def test_least_urgent_request_is_preempted_and_recomputed():
         run_step(scheduler)
     assert a.num_output_tokens == b.num_output_tokens == 16
     assert scheduler.block_manager.num_free_blocks == 4
+
+
+def test_least_urgent_request_is_swapped_and_goes_on_where_it_was():
+    scheduler = make(num_blocks=4, num_host_blocks=4)
+    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
+    scheduler.add(a)
+    scheduler.add(b)
+    run_step(scheduler)
+    while b.state is RequestState.RUNNING:
+        run_step(scheduler)
+    assert b.state is RequestState.SWAPPED
+    assert (b.num_computed_tokens, b.num_preemptions, scheduler.num_preemptions) == (15, 1, 1)
+    assert scheduler.block_manager.num_host_free_blocks == 2
+    while b.state is RequestState.SWAPPED:
+        run_step(scheduler)
+    assert b.num_computed_tokens == 16
+    while scheduler.has_unfinished:
+        run_step(scheduler)
+    assert a.num_output_tokens == b.num_output_tokens == 16
+    assert scheduler.block_manager.num_free_blocks == 4
+    assert scheduler.block_manager.num_host_free_blocks == 4
+
+
+def test_what_does_not_fit_on_the_host_is_recomputed():
+    scheduler = make(num_blocks=4, num_host_blocks=1)
+    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
+    scheduler.add(a)
+    scheduler.add(b)
+    run_step(scheduler)
+    while b.state is RequestState.RUNNING:
+        run_step(scheduler)
+    assert (b.state, b.num_computed_tokens) == (RequestState.WAITING, 0)
+    while scheduler.has_unfinished:
+        run_step(scheduler)
+    assert scheduler.memory.num_moves_in == 0
+
+
+def test_abort_while_swapped():
+    scheduler = make(num_blocks=4, num_host_blocks=4)
+    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
+    scheduler.add(a)
+    scheduler.add(b)
+    while b.state is not RequestState.SWAPPED:
+        run_step(scheduler)
+    scheduler.finish(b, "abort")
+    scheduler.finish(a, "abort")
+    assert not scheduler.has_unfinished
+    assert scheduler.block_manager.num_free_blocks == 4
+    assert scheduler.block_manager.num_host_free_blocks == 4
 
 
 def test_a_request_that_outgrows_the_whole_pool_raises():
@@ -193,13 +287,17 @@ def test_transitions_that_are_not_in_the_diagram_raise():
     st.integers(1, 50),
     st.integers(3, 6),
     st.booleans(),
+    st.sampled_from([0, 2, 20]),
 )
-def test_everything_ends_whatever_the_limits(specs, num_blocks, budget, max_num_seqs, chunked):
+def test_everything_ends_whatever_the_limits(
+    specs, num_blocks, budget, max_num_seqs, chunked, num_host_blocks
+):
     scheduler = make(
         num_blocks,
         budget if chunked else max(budget, 8 * num_blocks),
         max_num_seqs,
         enable_chunked_prefill=chunked,
+        num_host_blocks=num_host_blocks,
     )
     requests = []
     for i, (length, prefix, max_tokens, n, priority) in enumerate(specs):
@@ -216,3 +314,4 @@ def test_everything_ends_whatever_the_limits(specs, num_blocks, budget, max_num_
             assert scheduler.block_manager.num_tokens(r.sequence_id) == r.num_computed_tokens
     assert all(r.num_output_tokens == r.params.max_tokens for r in requests)
     assert scheduler.block_manager.num_free_blocks == num_blocks
+    assert scheduler.block_manager.num_host_free_blocks == num_host_blocks

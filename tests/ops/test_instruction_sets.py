@@ -19,7 +19,8 @@ REPRESENTATIVE = (
     "test_decode.py::test_keys_and_values_may_differ_in_layout_and_kind_of_scale",
     "test_varlen.py::test_rows_before_the_first_key_see_nothing_unless_noncausal",
     "test_varlen.py::test_a_tree_mask_overrides_causal",
-    "test_accuracy.py::test_decode",
+    "test_prefill.py",
+    "test_accuracy.py",
     "test_merge.py",
     "test_reshape_and_cache.py::test_matches_the_reference_exactly",
     "test_gather_cache.py::test_a_dtype_dequantises_or_converts",
@@ -39,7 +40,7 @@ def run_python(isa: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512_bf16"])
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512", "avx512_bf16", "avx512_amx"])
 def test_representative_tests_pass(isa: str):
     if ops.build_info().cpu_isa == isa:
         pytest.skip("all other tests run on it")

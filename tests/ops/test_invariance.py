@@ -115,10 +115,24 @@ def test_decode_rows_do_not_depend_on_bounds_threads_or_place(
             assert_rows_equal(run(case, backend), batch, slice(None))
 
 
-VARLEN_SPECS = [replace(spec, query_lens=QUERY_LENS) for spec in SPECS] + [
-    Spec(query_lens=(4, 9, 1), seq_lens=(20, 300, 64), tree=True),
-    Spec(query_lens=QUERY_LENS, seq_lens=SEQ_LENS, causal=False),
-]
+VARLEN_SPECS = (
+    [replace(spec, query_lens=QUERY_LENS) for spec in SPECS]
+    + [
+        Spec(query_lens=(4, 9, 1), seq_lens=(20, 300, 64), tree=True),
+        Spec(query_lens=QUERY_LENS, seq_lens=SEQ_LENS, causal=False),
+    ]
+    + [
+        # Few, one tile and more rows side by side, small enough for slow backends.
+        Spec(
+            dtype=dtype,
+            query_lens=(1, 20, 0, 33, 5),
+            seq_lens=(40, 70, 0, 33, 130),
+            window_left=window_left,
+            sinks=window_left >= 0,
+        )
+        for dtype, window_left in ((torch.bfloat16, -1), (torch.float16, 30))
+    ]
+)
 
 
 @pytest.mark.parametrize("spec", VARLEN_SPECS, ids=str)

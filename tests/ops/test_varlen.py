@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import torch
 
 from .backends import Backend
-from .cases import Spec, build, built
+from .cases import Case, Spec, build, built
 from .pairwise import all_pairs
 from .running import assert_as_expected, assert_lse_close, assert_out_close, run_v1, run_varlen
 
@@ -83,8 +84,50 @@ LENGTHS = [
     Spec(query_lens=(130, 1, 1, 5), seq_lens=(4200, 17, 1, 5), heads=(2, 1), dtype=torch.bfloat16),
 ]
 
+HALVES = (torch.float16, torch.bfloat16)
+# Packed rows (query_len * query heads per KV head) at and around the sizes of a kernel's row tiles,
+# with keys that end inside and at the end of a tile of keys.
+ROW_TILES = [
+    Spec(dtype=dtype, head_dim=head_dim, heads=heads, query_lens=query_lens, seq_lens=seq_lens)
+    for dtype, head_dim, heads, query_lens, seq_lens in [
+        (torch.float16, 64, (2, 2), (15, 16, 17, 1), (63, 64, 65, 129)),
+        (torch.bfloat16, 64, (1, 1), (63, 64, 65, 66), (64, 128, 65, 70)),
+        (torch.float16, 96, (1, 1), (127, 1, 9), (127, 200, 9)),
+        (torch.bfloat16, 128, (1, 1), (128, 129), (128, 140)),
+        (torch.bfloat16, 128, (8, 1), (8, 2, 3, 16), (64, 300, 67, 16)),
+        (torch.float16, 192, (3, 1), (21, 22, 5, 6), (21, 128, 300, 70)),
+        (torch.bfloat16, 256, (2, 1), (31, 33, 8, 9), (31, 64, 8, 200)),
+        (torch.float16, 72, (71, 1), (1, 2), (90, 70)),  # a decode of more than 64 rows
+    ]
+]
 
-@pytest.mark.parametrize("spec", SHAPES + QUANTIZED + MASKS + LENGTHS, ids=str)
+HALF_MASKS = [
+    Spec(dtype=dtype, heads=(4, 2), head_dim=64, query_lens=(40, 1, 33, 6), **lengths, **masks)
+    for dtype, lengths, masks in zip(
+        itertools.cycle(HALVES),
+        itertools.cycle([{"seq_lens": (150, 90, 33, 70)}, {"seq_lens": (40, 1, 130, 64)}]),
+        [
+            {"window_left": 0},
+            {"window_left": 20, "sinks": True},
+            {"window_left": 70, "softcap": 3.0},
+            {"causal": False, "window_left": 9},
+            {"causal": False, "alibi": True, "sinks": True},
+            {"softcap": 30.0, "alibi": True},
+            {"tree": True},
+            {"tree": True, "window_left": 12, "alibi": True},
+            {"tree": True, "softcap": 2.0, "sinks": True},
+        ],
+        strict=False,
+    )
+] + [
+    Spec(dtype=torch.bfloat16, query_lens=(64, 5), seq_lens=(170, 5), heads=(1, 1), tree=True),
+    Spec(dtype=torch.float16, query_lens=(64, 64), seq_lens=(64, 128), heads=(2, 1), tree=True),
+]
+
+
+@pytest.mark.parametrize(
+    "spec", SHAPES + QUANTIZED + MASKS + LENGTHS + ROW_TILES + HALF_MASKS, ids=str
+)
 def test_matches_the_reference(spec: Spec, backend: Backend):
     assert_as_expected(run_varlen(built(spec), backend), built(spec))
 
@@ -151,24 +194,104 @@ def test_a_tree_mask_overrides_causal(backend: Backend):
     assert torch.equal(run_varlen(ignored, backend).out, run_varlen(case, backend).out)
 
 
-@pytest.mark.parametrize("chunk", [1, 7, 16, 40])
-def test_chunked_prefill_equals_prefill_in_one(chunk: int, backend: Backend):
-    """The rows of one prefill, computed chunk by chunk against a growing cache."""
-    length = 100
-    case = built(Spec(query_lens=(length,), seq_lens=(length,), block_size=8))
-    out, lse = case.expected
-    for start in range(0, length, chunk):
-        stop = min(start + chunk, length)
-        piece = replace(
-            case,
-            query=case.query[start:stop],
-            cu_seqlens_q=torch.tensor([0, stop - start], dtype=torch.int32),
-            seq_lens=torch.tensor([stop], dtype=torch.int32),
-            max_query_len=stop - start,
+def chunks_of(case: Case, size: int) -> Iterator[tuple[slice, Case]]:
+    """The rows of a case of one prefill, chunk by chunk against a growing cache."""
+    for start in range(0, case.num_rows, size):
+        stop = min(start + size, case.num_rows)
+        yield (
+            slice(start, stop),
+            replace(
+                case,
+                query=case.query[start:stop],
+                cu_seqlens_q=torch.tensor([0, stop - start], dtype=torch.int32),
+                seq_lens=torch.tensor([stop], dtype=torch.int32),
+                max_query_len=stop - start,
+            ),
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("chunk", [1, 7, 16, 40])
+def test_chunked_prefill_equals_prefill_in_one(chunk: int, dtype: torch.dtype, backend: Backend):
+    case = built(Spec(query_lens=(100,), seq_lens=(100,), block_size=8, dtype=dtype))
+    out, lse = case.expected
+    for rows, piece in chunks_of(case, chunk):
         result = run_varlen(piece, backend)
-        assert_out_close(result.out, out[start:stop])
-        assert_lse_close(result.lse, lse[start:stop])
+        assert_out_close(result.out, out[rows])
+        assert_lse_close(result.lse, lse[rows])
+
+
+@pytest.mark.parametrize("window_left", [-1, 50])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_tensor_core_rows_have_the_same_bits_in_every_chunking(
+    dtype: torch.dtype, window_left: int, backend: Backend
+):
+    """Chunks of more than 16 packed rows: with fewer, the warps share the keys out."""
+    if backend.name == "cpu":
+        pytest.skip("the CPU kernel cuts the keys by the length of the query")
+    spec = Spec(query_lens=(100,), seq_lens=(100,), heads=(2, 1), head_dim=32, dtype=dtype)
+    case = built(replace(spec, window_left=window_left))
+    whole = run_varlen(case, backend)
+    for size in (9, 20, 33, 64, 90):
+        for rows, piece in chunks_of(case, size):
+            if piece.num_rows <= 8:
+                continue
+            result = run_varlen(piece, backend)
+            assert torch.equal(result.out, whole.out[rows])
+            assert torch.equal(result.lse, whole.lse[rows])
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+@pytest.mark.parametrize("query_len", [4, 20, 70])
+def test_a_value_that_is_not_finite_reaches_only_rows_that_see_it(
+    query_len: int, dtype: torch.dtype, bad: float, backend: Backend
+):
+    length, position, dim = 80, 77, 5
+    case = build(Spec(query_lens=(query_len,), seq_lens=(length,), heads=(4, 2), dtype=dtype))
+    clean = run_varlen(case, backend)
+    block = case.block_tables[0, position // case.value_cache.shape[1]]
+    case.value_cache[block, position % case.value_cache.shape[1], 1, dim] = bad
+    result = run_varlen(case, backend)
+    touched = torch.zeros_like(clean.out, dtype=torch.bool)
+    touched[query_len - (length - position) :, 2:, dim] = True
+    assert not result.out[touched].isfinite().any()
+    assert torch.equal(result.out[~touched], clean.out[~touched])
+    assert torch.equal(result.lse, clean.lse)
+
+
+def test_a_key_that_is_not_finite_reaches_only_rows_that_see_it(backend: Backend):
+    length, position = 80, 77
+    case = build(Spec(query_lens=(20,), seq_lens=(length,), heads=(2, 1), dtype=torch.bfloat16))
+    clean = run_varlen(case, backend)
+    block = case.block_tables[0, position // case.key_cache.shape[1]]
+    case.key_cache[block, position % case.key_cache.shape[1]] = math.nan
+    result = run_varlen(case, backend)
+    assert result.out[-3:].isnan().all()
+    assert torch.equal(result.out[:-3], clean.out[:-3])
+    assert torch.equal(result.lse[:-3], clean.lse[:-3])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
+def test_logits_that_rise_or_fall_by_hundreds_keep_their_precision(
+    dtype: torch.dtype, backend: Backend
+):
+    """A running maximum that moves in every tile, and one that never moves again."""
+    case = build(Spec(query_lens=(20, 20), seq_lens=(300, 300), heads=(1, 1), dtype=dtype))
+    case.query[:] = 1.0
+    size = case.key_cache.shape[1]
+    for seq, sign in ((0, 1), (1, -1)):
+        for position in range(300):
+            block = case.block_tables[seq, position // size]
+            case.key_cache[block, position % size] = sign * (position - 150) * 0.25
+    assert_as_expected(run_varlen(case, backend), case)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.1])
+def test_scales_that_are_not_positive_are_taken(scale: float, backend: Backend):
+    spec = Spec(query_lens=(20, 1), seq_lens=(90, 70), dtype=torch.bfloat16)
+    case = replace(build(spec), scale=scale)
+    assert_as_expected(run_varlen(case, backend), case)
 
 
 def test_loose_bounds_of_the_lengths_are_taken(backend: Backend):

@@ -8,6 +8,7 @@
 
 #include "../../common/cpu/rows.h"
 #include "prefetch.h"
+#include "products.h"
 #include "softmax.h"
 #include "tile.h"
 #include "work.h"
@@ -17,21 +18,33 @@ namespace pagedattn::PAGEDATTN_ISA {
 // From this many query rows on a tile is widened to float once for all of them.
 constexpr int kRowsWorthWidening = 4 * kRowBlock;
 
+constexpr int kWideRows = 16;  // that are widened at a time
+static_assert(kTile % kWideRows == 0 && kWideRows % kTokenPad == 0);
+
+// 8-bit rows are always widened first: what that costs over widening in the registers is less than
+// three more builds of the products.
+template <typename T>
+constexpr bool kFeedsProducts = sizeof(T) > 1;
+
 template <typename T>
 class DecodeUnit {
  public:
   DecodeUnit(const AttentionParams& params, const Unit& unit)
       : params_(params),
         unit_(unit),
-        num_rows_(unit.num_tokens * unit.num_heads),
+        rows_per_kv_head_(unit.num_tokens * unit.num_heads),
+        num_rows_(rows_per_kv_head_ * unit.num_kv_heads),
         head_dim_(params.cache.head_dim),
-        stride_(round_up(head_dim_, kWidth)),
+        stride_(round_up(head_dim_, kPair)),
+        widens_(!kFeedsProducts<T> || rows_per_kv_head_ >= kRowsWorthWidening),
         query_{query_data_, stride_},
         out_{out_data_, stride_} {
-    const KvCacheView& cache = params.cache;
-    rule_ = {params.scale * common_scale(cache.key.scale, unit.kv_head), params.masks.softcap,
-             cache.key.scale.kind == ScaleKind::kPerTokenHead};
-    scale_per_value_ = cache.value.scale.kind == ScaleKind::kPerTokenHead;
+    const ScaleView& key_scale = params.cache.key.scale;
+    for (int k = 0; k < unit.num_kv_heads; ++k) {
+      rules_[k] = {params.scale * common_scale(key_scale, unit.kv_head + k), params.masks.softcap,
+                   key_scale.kind == ScaleKind::kPerTokenHead};
+    }
+    scale_per_value_ = params.cache.value.scale.kind == ScaleKind::kPerTokenHead;
   }
 
   void run() {
@@ -42,87 +55,80 @@ class DecodeUnit {
 
  private:
   void load_queries() {
+    for (int i = 0; i < num_rows_ * stride_; i += kWidth) {
+      store(query_data_ + i, Vec(0.0f));
+      store(out_data_ + i, Vec(0.0f));
+    }
     with_compute_type(params_.dtype, [&](auto type) {
       for (int i = 0; i < num_rows_; ++i) {
         read_row(row_of<decltype(type)>(params_.query, token(i), head(i)), head_dim_,
                  query_.row(i));
+        to_pair_order<T>(query_.row(i), stride_);
       }
     });
-    for (int i = 0; i < num_rows_ * stride_; i += kWidth) store(out_data_ + i, Vec(0.0f));
     const float* const slopes = params_.masks.alibi_slopes;
     for (int i = 0; i < num_rows_; ++i) {
       rows_[i].position =
-          query_position(unit_.first_row + i / unit_.num_heads, unit_.query_len, unit_.seq_len);
+          query_position(unit_.first_row + token_in_unit(i), unit_.query_len, unit_.seq_len);
       rows_[i].alibi_slope = slopes ? slopes[head(i)] : 0.0f;
       rows_[i].max = -kInfinity;
-      rows_[i].sum = 0.0f;
+      rows_[i].sum = Vec(0.0f);
     }
+    for (int t = 0; t < kWideRows; ++t) wide_rows_[t] = wide_data_ + t * stride_;
   }
 
+  // Tile by tile, and in each the kv heads in turn.
   void walk_tiles() {
-    const PagedSequence<T> sequence = paged_sequence<T>(params_, unit_.seq, unit_.kv_head);
+    const KvRange keys = unit_.keys;
+    const int first_tile = keys.begin / kTile;
+    const int num_tiles = keys.begin < keys.end ? (keys.end - 1) / kTile + 1 - first_tile : 0;
+    const int num_steps = num_tiles * unit_.num_kv_heads;
+    TokenPlaces places;
+    const auto find_step = [&](int step, Tile<T>& tile) {
+      const int kv_head_in_unit = step % unit_.num_kv_heads;
+      if (kv_head_in_unit == 0) {
+        const int begin = (first_tile + step / unit_.num_kv_heads) * kTile;
+        const KvRange range = intersect({begin, begin + kTile}, keys);
+        find_tokens(params_, unit_.seq, range.begin, range.end, places);
+      }
+      make_tile(params_.cache, places, unit_.kv_head + kv_head_in_unit, tile);
+    };
     Tile<T> tiles[2];
     Tile<T>* tile = &tiles[0];
     Tile<T>* next = &tiles[1];
-    const auto find_tile = [&](int begin, Tile<T>& out) {
-      const KvRange range = intersect({begin, begin + kTile}, unit_.keys);
-      find_tokens(sequence, range.begin, range.end, out);
-    };
-    int begin = unit_.keys.begin / kTile * kTile;
-    if (begin < unit_.keys.end) find_tile(begin, *tile);
-    for (; begin < unit_.keys.end; begin += kTile) {
-      next->count = 0;
-      if (begin + kTile < unit_.keys.end) find_tile(begin + kTile, *next);
-      during_values_ = {next->key, next->count, head_dim_};
-      if (std::is_same_v<T, float> || num_rows_ < kRowsWorthWidening) {
-        during_scores_ = {tile->value, tile->count, head_dim_};
-        attend(*tile);
-      } else {
-        widen(*tile);
-        during_scores_ = {next->value, next->count, head_dim_};
-        attend(wide_tile_);
+    if (num_steps > 0) find_step(0, *tile);
+    for (int step = 0; step < num_steps; ++step) {
+      const bool last = step + 1 == num_steps;
+      if (!last) find_step(step + 1, *next);
+      for (int t = 0; t < kTile; ++t) {
+        tile->next_key()[t] = last ? tile->value()[kTile - 1] : next->key()[t];
       }
+      attend(*tile, step % unit_.num_kv_heads);
       std::swap(tile, next);
     }
-  }
-
-  void widen(const Tile<T>& tile) {
-    for (int t = 0; t < tile.count; ++t) {
-      float* const key = wide_key_ + t * stride_;
-      float* const value = wide_value_ + t * stride_;
-      read_row(tile.key[t], head_dim_, key);
-      read_row(tile.value[t], head_dim_, value);
-      wide_tile_.key[t] = key;
-      wide_tile_.value[t] = value;
-      wide_tile_.offset[t] = tile.offset[t];
-      wide_tile_.key_scale[t] = tile.key_scale[t];
-      wide_tile_.value_scale[t] = tile.value_scale[t];
-    }
-    wide_tile_.begin = tile.begin;
-    wide_tile_.count = tile.count;
-    wide_tile_.pad();
   }
 
   // Where every row sees the whole tile, rows are taken in blocks across tokens; elsewhere token by
   // token with only the keys that it sees, so that nothing else can reach its output, even as
   // 0 * NaN.
-  template <typename U>
-  void attend(const Tile<U>& tile) {
+  void attend(const Tile<T>& tile, int kv_head_in_unit) {
+    const LogitRule& rule = rules_[kv_head_in_unit];
+    const int first = kv_head_in_unit * rows_per_kv_head_;
     if (all_see(tile.begin, tile.begin + tile.count)) {
-      attend_rows(0, num_rows_, tile);
+      attend_rows(first, rows_per_kv_head_, rule, tile, RowStream(tile.rows, head_dim_));
       return;
     }
-    Tile<U> seen;
+    Tile<T> seen;
     for (int i = 0; i < unit_.num_tokens; ++i) {
-      const KvRange range =
-          visible_range(params_.masks, rows_[i * unit_.num_heads].position, unit_.seq_len);
+      const int row = first + i * unit_.num_heads;
+      const KvRange range = visible_range(params_.masks, rows_[row].position, unit_.seq_len);
       select_tokens(
           tile,
           [&](int position) {
             return position >= range.begin && position < range.end && in_tree(i, position);
           },
           seen);
-      if (seen.count > 0) attend_rows(i * unit_.num_heads, unit_.num_heads, seen);
+      if (seen.count > 0) attend_rows(row, unit_.num_heads, rule, seen, {});
     }
   }
 
@@ -141,37 +147,92 @@ class DecodeUnit {
                            column * masks.tree_mask_column_stride];
   }
 
-  template <typename U>
-  void attend_rows(int first, int count, const Tile<U>& tile) {
-    int i = first;
-    for (; i + kRowBlock <= first + count; i += kRowBlock) attend_block<kRowBlock>(i, tile);
-    switch (first + count - i) {
-      case 3:
-        return attend_block<3>(i, tile);
-      case 2:
-        return attend_block<2>(i, tile);
-      case 1:
-        return attend_block<1>(i, tile);
+  void attend_rows(int first, int count, const LogitRule& rule, const Tile<T>& tile,
+                   const RowStream& stream) {
+    read_rows(tile.key(), tile.count, stream, [&](const auto& keys) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        query_key_product<rows()>({query_.row(i), stride_}, keys.rows, keys.count, keys.head_dim,
+                                  {weights_.row(i) + keys.begin, kTile},
+                                  i == first ? keys.stream : RowStream());
+      });
+    });
+    // Step by step for all rows, so that the steps of one row, each of which waits for the one
+    // before, overlap with those of the others.
+    for (int i = first; i < first + count; ++i) {
+      finish_logits(rule, rows_[i], tile, weights_.row(i));
     }
-  }
-
-  template <int Rows, typename U>
-  void attend_block(int first, const Tile<U>& tile) {
-    alignas(64) float weights_data[Rows * kTile];
-    const FloatRows weights{weights_data, kTile};
-    const FloatRows query{query_.row(first), stride_};
-    const FloatRows out{out_.row(first), stride_};
-    query_key_product<Rows>(query, tile.key, tile.count, head_dim_, weights, during_scores_);
-    for (int r = 0; r < Rows; ++r) {
-      RowState& row = rows_[first + r];
-      finish_logits(rule_, row, tile, weights.row(r));
-      const float correction = update_softmax(weights.row(r), tile.count, row);
-      if (correction != 1.0f) scale_row(out.row(r), correction);
+    for (int i = first; i < first + count; ++i) {
+      const float correction = raise_max(weights_.row(i), tile.count, rows_[i]);
+      if (correction != 1.0f) scale_row(out_.row(i), correction);
+    }
+    for (int i = first; i < first + count; ++i) {
+      weigh(weights_.row(i), tile.count, rows_[i]);
       if (scale_per_value_) {
-        for (int t = 0; t < tile.count; ++t) weights.row(r)[t] *= tile.value_scale[t];
+        for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= tile.value_scale[t];
       }
     }
-    weight_value_product<Rows>(weights, tile.value, tile.count, head_dim_, out, during_values_);
+    read_rows(tile.value(), tile.count, stream.from(kTile), [&](const auto& values) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        weight_value_product<rows()>({weights_.row(i) + values.begin, kTile}, values.rows,
+                                     values.count, values.head_dim, {out_.row(i), stride_},
+                                     i == first ? values.stream : RowStream());
+      });
+    });
+  }
+
+  // Rows [begin, begin + count) of a tile as the products take them.
+  template <typename U>
+  struct Rows {
+    const U* const* rows;
+    int begin;
+    int count;
+    int head_dim;
+    RowStream stream;  // for the first who reads them
+  };
+
+  // f(Rows) for rows that together are `rows`: widened a few at a time, so that they stay in the L1
+  // cache, or as they are.
+  template <typename F>
+  void read_rows(const T* const* rows, int count, const RowStream& stream, const F& f) {
+    if constexpr (!std::is_same_v<T, float>) {
+      if (widens_) {
+        for (int begin = 0; begin < count; begin += kWideRows) {
+          const int end = begin + kWideRows < count ? begin + kWideRows : count;
+          stream.reading(begin, kWideRows);
+          for (int t = 0; t < round_up(end - begin, kTokenPad); ++t)
+            widen(rows[begin + t], wide_rows_[t]);
+          f(Rows<float>{wide_rows_, begin, end - begin, stride_, {}});  // padded with zeros
+        }
+        return;
+      }
+    }
+    if constexpr (kFeedsProducts<T>) f(Rows<T>{rows, 0, count, head_dim_, stream});
+  }
+
+  void widen(const T* row, float* out) const {
+    for_each_pair<T>(head_dim_, [=](int d, const auto& load_row) __attribute__((always_inline)) {
+      Vec pair[2];
+      load_row(row, pair);
+      store(out + d, pair[0]);
+      store(out + d + kWidth, pair[1]);
+    });
+  }
+
+  // f(number of rows as a constant, first row) for blocks of rows.
+  template <typename F>
+  static void for_row_blocks(int first, int count, const F& f) {
+    int i = first;
+    for (; i + kRowBlock <= first + count; i += kRowBlock) {
+      f(std::integral_constant<int, kRowBlock>{}, i);
+    }
+    switch (first + count - i) {
+      case 3:
+        return f(std::integral_constant<int, 3>{}, i);
+      case 2:
+        return f(std::integral_constant<int, 2>{}, i);
+      case 1:
+        return f(std::integral_constant<int, 1>{}, i);
+    }
   }
 
   void scale_row(float* row, float factor) const {
@@ -179,12 +240,14 @@ class DecodeUnit {
   }
 
   void write_results() {
-    const float value_scale = common_scale(params_.cache.value.scale, unit_.kv_head);
     const bool partial = params_.partial.partition_size > 0;
     for (int i = 0; i < num_rows_; ++i) {
+      to_natural_order<T>(out_.row(i), stride_);
       const float* const sinks = partial ? nullptr : params_.masks.sinks;
-      const RowResult result = finish_softmax(rows_[i], sinks ? sinks + head(i) : nullptr);
-      const float factor = result.factor * value_scale;
+      const RowResult result =
+          finish_softmax(rows_[i].max, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
+      const int kv_head = unit_.kv_head + i / rows_per_kv_head_;
+      const float factor = result.factor * common_scale(params_.cache.value.scale, kv_head);
       if (partial) {
         write_partial(i, result.lse, factor);
       } else {
@@ -211,29 +274,31 @@ class DecodeUnit {
     partial.lse[index] = lse;
   }
 
-  // Row i of the unit is head i % num_heads of token i / num_heads.
-  int64_t token(int i) const { return unit_.first_token + i / unit_.num_heads; }
-  int head(int i) const { return unit_.first_head + i % unit_.num_heads; }
+  // Rows of the unit: [kv head][token][query head of the kv head].
+  int token_in_unit(int i) const { return i / unit_.num_heads % unit_.num_tokens; }
+  int64_t token(int i) const { return unit_.first_token + token_in_unit(i); }
+  int head(int i) const {
+    return unit_.first_head + i / rows_per_kv_head_ * unit_.num_heads + i % unit_.num_heads;
+  }
 
   const AttentionParams& params_;
   const Unit& unit_;
+  const int rows_per_kv_head_;
   const int num_rows_;
   const int head_dim_;
   const int stride_;
-  LogitRule rule_;
+  const bool widens_;
+  LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
   const FloatRows query_;
   const FloatRows out_;
   RowState rows_[kMaxRows];
-  // What to ask memory for during each of the two products. The first block of rows of a tile runs
-  // them dry; the tile is in the cache for the others.
-  RowPrefetcher<T> during_scores_;
-  RowPrefetcher<T> during_values_;
-  Tile<float> wide_tile_;
+  const FloatRows weights_{weights_data_, kTile};  // scores, then weights, of a tile
+  float* wide_rows_[kWideRows];
+  alignas(64) float weights_data_[kMaxRows * kTile];
   alignas(64) float query_data_[kMaxRows * kMaxHeadDim];
   alignas(64) float out_data_[kMaxRows * kMaxHeadDim];
-  alignas(64) float wide_key_[kTile * kMaxHeadDim];
-  alignas(64) float wide_value_[kTile * kMaxHeadDim];
+  alignas(64) float wide_data_[kWideRows * kMaxHeadDim];
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -1,17 +1,21 @@
 // The two products of attention between a few query rows and the tokens of a tile: register-blocked
-// so that a vector of K or V, once loaded and widened, serves all the rows.
+// so that a vector of K or V, once loaded and widened, serves all the rows. Rows of float are in
+// the pair order of T (simd.h).
 //
 // A row's arithmetic does not depend on which rows share its registers: each (row, token) score has
 // an accumulator of its own, and each output element adds its tokens in order.
 #pragma once
+
+#include <cstring>
 
 #include "../../common/cpu/simd.h"
 #include "prefetch.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-constexpr int kRowBlock = 4;  // query rows that share the registers
-constexpr int kTokenPad = 8;  // token lists are padded to a multiple of this with valid rows
+constexpr int kRowBlock = 4;       // query rows that share the registers
+constexpr int kTokenPad = kWidth;  // token lists are padded to a multiple of this with valid rows
+constexpr int kPair = 2 * kWidth;  // elements that load_pair widens
 
 // A few rows of a [rows][stride] array of floats.
 struct FloatRows {
@@ -20,103 +24,115 @@ struct FloatRows {
   float* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
 };
 
-// scores[r][t] = q[r] . k[t] for Rows rows and the Tokens rows at k.
-template <int Rows, int Tokens, typename T>
+// f(d, load) for each pair of vectors of a row; load(p, pair) reads the row that begins at p.
+template <typename T, typename F>
+PAGEDATTN_ALWAYS_INLINE void for_each_pair(int head_dim, const F& f) {
+  int d = 0;
+  for (; d + kPair <= head_dim; d += kPair) {
+    f(d, [d](const T* p, Vec* pair) __attribute__((always_inline)) { load_pair(p + d, pair); });
+  }
+  if (d < head_dim) {
+    f(d, [d, head_dim](const T* p, Vec* pair) { load_pair_tail(p + d, head_dim - d, pair); });
+  }
+}
+
+// scores[r][t] = q[r] . k[t] for Rows rows and the first kWidth / (Rows up to a power of 2) tokens.
+template <int Rows>
+constexpr int kTokensPerBlock = kWidth / (Rows == 3 ? 4 : Rows);
+
+template <int Rows, typename T>
 PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_dim,
                                        FloatRows scores) {
-  static_assert(Rows * Tokens % 4 == 0);
-  Vec sums[Rows * Tokens];
+  constexpr int kTokens = kTokensPerBlock<Rows>;
+  Vec sums[kWidth];
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows * Tokens; ++i) sums[i] = Vec(0.0f);
-  const auto step = [&](int d, const auto& load_key) __attribute__((always_inline)) {
-    Vec key[Tokens];
-#pragma GCC unroll 8
-    for (int t = 0; t < Tokens; ++t) key[t] = load_key(k[t] + d);
+  for (int i = 0; i < kWidth; ++i) sums[i] = Vec(0.0f);
+  for_each_pair<T>(head_dim, [&](int d, const auto& load_key) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      Vec key[2];
+      load_key(k[t], key);
 #pragma GCC unroll 4
-    for (int r = 0; r < Rows; ++r) {
-      const Vec query = load(q.row(r) + d);
-#pragma GCC unroll 8
-      for (int t = 0; t < Tokens; ++t) {
-        sums[r * Tokens + t] = at::vec::fmadd(query, key[t], sums[r * Tokens + t]);
+      for (int r = 0; r < Rows; ++r) {
+        Vec& sum = sums[r * kTokens + t];
+        sum = at::vec::fmadd(load(q.row(r) + d), key[0], sum);
+        sum = at::vec::fmadd(load(q.row(r) + d + kWidth), key[1], sum);
       }
     }
-  };
-  int d = 0;
-  for (; d + kWidth <= head_dim; d += kWidth) step(d, [](const T* p) { return load(p); });
-  if (d < head_dim) step(d, [&](const T* p) { return load_tail(p, head_dim - d); });
+  });
+  float totals[kWidth];
+  store(totals, sum_each(sums));
 #pragma GCC unroll 4
-  for (int i = 0; i < Rows * Tokens; i += 4) {
-    float* out[4];
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) out[j] = scores.row((i + j) / Tokens) + (i + j) % Tokens;
-    sum4(sums + i, out);
+  for (int r = 0; r < Rows; ++r) {
+    std::memcpy(scores.row(r), totals + r * kTokens, kTokens * sizeof(float));
   }
 }
 
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
-// Meanwhile `ahead` asks for as many rows as are used here.
-template <int Rows, typename T, typename Ahead>
+template <int Rows, typename T>
 inline void query_key_product(FloatRows q, const T* const* k, int num_tokens, int head_dim,
-                              FloatRows scores, RowPrefetcher<Ahead>& ahead) {
-  constexpr int kTokens = Rows == 1 ? 8 : Rows == 4 ? (kWidth > 8 ? 4 : 2) : 4;
-  static_assert(kTokenPad % kTokens == 0);
-  RowPrefetcher<T> again = repeat_ahead(k, num_tokens, head_dim, ahead);
+                              FloatRows scores, const RowStream& stream) {
+  constexpr int kTokens = kTokensPerBlock<Rows>;
   for (int t = 0; t < num_tokens; t += kTokens) {
-    dot_block<Rows, kTokens>(q, k + t, head_dim, {scores.data + t, scores.stride});
-    ahead.advance_rows(kTokens);
-    again.advance_rows(kTokens);
+    stream.reading(t, kTokens);
+    dot_block<Rows, T>(q, k + t, head_dim, {scores.data + t, scores.stride});
   }
 }
 
-// out[r][d ...] += sum over t of p[r][t] * v[t][d ...] for Vectors vectors from d on.
-template <int Rows, int Vectors, typename T, typename Load>
+// out[r][d ...] += sum over t of p[r][t] * v[t][d ...] for Pairs pairs of vectors from d on.
+template <int Rows, int Pairs, typename T, typename Load>
 PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, int num_tokens, int d,
                                               FloatRows out, const Load& load_value) {
-  Vec sums[Rows][Vectors];
+  constexpr int kVectors = 2 * Pairs;
+  Vec sums[Rows][kVectors];
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
-    for (int i = 0; i < Vectors; ++i) sums[r][i] = load(out.row(r) + d + i * kWidth);
+    for (int i = 0; i < kVectors; ++i) sums[r][i] = load(out.row(r) + d + i * kWidth);
   }
   for (int t = 0; t < num_tokens; ++t) {
-    Vec value[Vectors];
-#pragma GCC unroll 8
-    for (int i = 0; i < Vectors; ++i) value[i] = load_value(v[t] + d + i * kWidth);
+    Vec value[kVectors];
+#pragma GCC unroll 4
+    for (int i = 0; i < Pairs; ++i) load_value(v[t] + d + i * kPair, value + 2 * i);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       const Vec weight(p.row(r)[t]);
 #pragma GCC unroll 8
-      for (int i = 0; i < Vectors; ++i) sums[r][i] = at::vec::fmadd(weight, value[i], sums[r][i]);
+      for (int i = 0; i < kVectors; ++i) sums[r][i] = at::vec::fmadd(weight, value[i], sums[r][i]);
     }
   }
 #pragma GCC unroll 4
   for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 8
-    for (int i = 0; i < Vectors; ++i) store(out.row(r) + d + i * kWidth, sums[r][i]);
+    for (int i = 0; i < kVectors; ++i) store(out.row(r) + d + i * kWidth, sums[r][i]);
   }
 }
 
-// out[r] += sum over t of p[r][t] * v[t]. Meanwhile `ahead` asks for as many rows as are used here.
-template <int Rows, typename T, typename Ahead>
+// out[r] += sum over t of p[r][t] * v[t].
+template <int Rows, typename T>
 inline void weight_value_product(FloatRows p, const T* const* v, int num_tokens, int head_dim,
-                                 FloatRows out, RowPrefetcher<Ahead>& ahead) {
+                                 FloatRows out, const RowStream& stream) {
   constexpr int kTokens = 16;  // at a time, so that their rows stay in the L1 cache
-  constexpr int kVectors = Rows == 1 ? 8 : Rows == 2 || kWidth > 8 ? 4 : 2;
-  constexpr int kStep = kVectors * kWidth;
-  const auto whole = [](const T* row) { return load(row); };
-  const auto tail = [&](const T* row) { return load_tail(row, head_dim % kWidth); };
-  const int rows_per_step = (kTokens * kStep + head_dim - 1) / head_dim;
-  RowPrefetcher<T> again = repeat_ahead(v, num_tokens, head_dim, ahead);
+  constexpr int kRegisters = kWidth > 8 ? 16 : 8;  // that accumulate
+  constexpr int kPairs = Rows == 1 ? 4 : kRegisters / 2 / (Rows == 3 ? 4 : Rows);
+  constexpr int kStep = kPairs * kPair;
+  const auto whole = [](const T* row, Vec* pair)
+                         __attribute__((always_inline)) { load_pair(row, pair); };
+  const int rest = head_dim % kPair;
+  const auto tail = [rest](const T* row, Vec* pair) { load_pair_tail(row, rest, pair); };
   for (int t = 0; t < num_tokens; t += kTokens) {
     const int count = num_tokens - t < kTokens ? num_tokens - t : kTokens;
     const FloatRows weights{p.data + t, p.stride};
+    int asked = 0;
     int d = 0;
     for (; d + kStep <= head_dim; d += kStep) {
-      accumulate_block<Rows, kVectors>(weights, v + t, count, d, out, whole);
-      ahead.advance_rows(rows_per_step);
-      again.advance_rows(rows_per_step);
+      const int reached = (d + kStep) * kTokens / head_dim;
+      stream.reading(t + asked, reached - asked);
+      asked = reached;
+      accumulate_block<Rows, kPairs>(weights, v + t, count, d, out, whole);
     }
-    for (; d + kWidth <= head_dim; d += kWidth) {
+    stream.reading(t + asked, kTokens - asked);
+    for (; d + kPair <= head_dim; d += kPair) {
       accumulate_block<Rows, 1>(weights, v + t, count, d, out, whole);
     }
     if (d < head_dim) accumulate_block<Rows, 1>(weights, v + t, count, d, out, tail);

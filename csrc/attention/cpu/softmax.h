@@ -21,7 +21,7 @@ struct RowState {
   int position;
   float alibi_slope;
   float max;  // of the logits
-  float sum;  // of exp(logit - max)
+  Vec sum;    // its lanes together: of exp(logit - max)
 };
 
 // In place, scores[0, count) become logits; the lanes past them up to a whole vector become -inf,
@@ -43,24 +43,28 @@ inline void finish_logits(const LogitRule& rule, const RowState& row, const Tile
   for (int t = tile.count; t % kWidth != 0; ++t) scores[t] = -kInfinity;
 }
 
-// Turns logits into weights exp(logit - max) in place and takes them into the row's softmax.
-// Returns the factor by which what was accumulated before has to shrink.
-inline float update_softmax(float* logits, int count, RowState& row) {
+// Takes logits into the maximum of the row. Returns the factor by which what was accumulated before
+// has to shrink.
+inline float raise_max(const float* logits, int count, RowState& row) {
   Vec max(row.max);
   for (int t = 0; t < count; t += kWidth) max = at::vec::maximum(max, load(logits + t));
   const float new_max = max_lanes(max);
+  if (row.max == new_max) return 1.0f;
+  const float correction = exp_nonpositive(row.max - new_max);
+  row.max = new_max;
+  row.sum = row.sum * Vec(correction);
+  return correction;
+}
+
+// Turns logits into weights exp(logit - max) in place and adds them to the row's sum.
+inline void weigh(float* logits, int count, RowState& row) {
   // While all logits are -inf their weights are 0, not exp(-inf + inf) = NaN.
-  const Vec shift(new_max == -kInfinity ? 0.0f : new_max);
-  Vec sum(0.0f);
+  const Vec shift(row.max == -kInfinity ? 0.0f : row.max);
   for (int t = 0; t < count; t += kWidth) {
     const Vec weight = exp_nonpositive(load(logits + t) - shift);
     store(logits + t, weight);
-    sum = sum + weight;
+    row.sum = row.sum + weight;
   }
-  const float correction = row.max == new_max ? 1.0f : exp_nonpositive(row.max - new_max);
-  row.max = new_max;
-  row.sum = row.sum * correction + sum_lanes(sum);
-  return correction;
 }
 
 // The end of a row: lse (natural logarithm, of the sink too) and the factor that normalises the
@@ -70,14 +74,14 @@ struct RowResult {
   float factor;
 };
 
-inline RowResult finish_softmax(const RowState& row, const float* sink) {
+inline RowResult finish_softmax(float row_max, float row_sum, const float* sink) {
   if (sink == nullptr || *sink == -kInfinity) {  // a sink of -inf is none
-    if (row.sum == 0.0f) return {-kInfinity, 0.0f};
-    return {row.max + std::log(row.sum), 1.0f / row.sum};
+    if (row_sum == 0.0f) return {-kInfinity, 0.0f};
+    return {row_max + std::log(row_sum), 1.0f / row_sum};
   }
-  const float max = row.max < *sink ? *sink : row.max;
-  const float shrink = std::exp(row.max - max);
-  const float sum = row.sum * shrink + std::exp(*sink - max);
+  const float max = row_max < *sink ? *sink : row_max;
+  const float shrink = std::exp(row_max - max);
+  const float sum = row_sum * shrink + std::exp(*sink - max);
   return {max + std::log(sum), shrink / sum};
 }
 

@@ -11,35 +11,93 @@ namespace pagedattn::PAGEDATTN_ISA {
 constexpr int kTile = 64;  // divides every partition size of V2
 static_assert(kTile % kTokenPad == 0 && kTile % kWidth == 0);
 
-// The keys and values that one unit of work walks over.
-template <typename T>
-struct PagedSequence {
-  const T* key;  // of block 0, offset 0, this kv head
-  const T* value;
-  const float* key_scale;  // of the same place, or null unless the scale is per token and head
-  const float* value_scale;
-  const KvCacheView* cache;
-  const int32_t* block_table;
-};
-
 template <typename T>
 struct Tile {
   int begin = 0;  // position that offset[] counts from
   int count = 0;
-  const T* key[kTile];  // padded to a multiple of kTokenPad by repeating the last
-  const T* value[kTile];
+  // Key rows, value rows, and the key rows that are read next, in this order. Each kTile of them,
+  // padded by repeating the last.
+  const T* rows[3 * kTile];
   float offset[kTile];  // position - begin
   float key_scale[kTile];
   float value_scale[kTile];
 
+  const T** key() { return rows; }
+  const T** value() { return rows + kTile; }
+  const T** next_key() { return rows + 2 * kTile; }
+  const T* const* key() const { return rows; }
+  const T* const* value() const { return rows + kTile; }
+
   void pad() {
-    for (int i = count; i % kTokenPad != 0; ++i) key[i] = key[count - 1];
+    for (int i = count; i < kTile; ++i) {
+      key()[i] = key()[count - 1];
+      value()[i] = value()[count - 1];
+    }
   }
 };
 
-inline const float* token_head_scale(const ScaleView& scale, int kv_head) {
-  return scale.kind == ScaleKind::kPerTokenHead ? scale.data + kv_head * scale.head_stride
-                                                : nullptr;
+// Where the tokens of a tile are, for any kv head: offsets of head 0, in elements.
+struct TokenPlaces {
+  int begin = 0;
+  int count = 0;
+  int64_t key[kTile];
+  int64_t value[kTile];
+  int64_t key_scale[kTile];  // unless the scale is per token and head: not set
+  int64_t value_scale[kTile];
+};
+
+// Finds tokens [begin, end), at most kTile of them, reading only their entries of the block table.
+inline void find_tokens(const AttentionParams& params, int seq, int begin, int end,
+                        TokenPlaces& places) {
+  const KvCacheView& cache = params.cache;
+  const int32_t* const block_table = params.block_tables + seq * params.block_table_stride;
+  places.begin = begin;
+  places.count = end - begin;
+  int slot = begin % cache.block_size;
+  int block_index = begin / cache.block_size;
+  for (int i = 0; i < places.count; ++block_index, slot = 0) {
+    const int64_t block = block_table[block_index];
+    const int room = cache.block_size - slot;
+    const int end_of_block = places.count - i < room ? places.count : i + room;
+    const auto spread = [&](const auto& view, int64_t* offsets) {
+      int64_t offset = block * view.block_stride + slot * view.token_stride;
+      for (int t = i; t < end_of_block; ++t, offset += view.token_stride) offsets[t] = offset;
+    };
+    spread(cache.key, places.key);
+    spread(cache.value, places.value);
+    if (cache.key.scale.kind == ScaleKind::kPerTokenHead) {
+      spread(cache.key.scale, places.key_scale);
+    }
+    if (cache.value.scale.kind == ScaleKind::kPerTokenHead) {
+      spread(cache.value.scale, places.value_scale);
+    }
+    i = end_of_block;
+  }
+}
+
+// The tile of one kv head.
+template <typename T>
+void make_tile(const KvCacheView& cache, const TokenPlaces& places, int kv_head, Tile<T>& tile) {
+  const auto base_of = [&](const CacheView& view) {
+    return static_cast<const T*>(view.data) + kv_head * view.head_stride;
+  };
+  const T* const key = base_of(cache.key);
+  const T* const value = base_of(cache.value);
+  tile.begin = places.begin;
+  tile.count = places.count;
+  for (int i = 0; i < places.count; ++i) {
+    tile.key()[i] = key + places.key[i];
+    tile.value()[i] = value + places.value[i];
+    tile.offset[i] = static_cast<float>(i);
+  }
+  tile.pad();
+  const auto read_scales = [&](const ScaleView& scale, const int64_t* offsets, float* out) {
+    if (scale.kind != ScaleKind::kPerTokenHead) return;
+    const float* const of_head = scale.data + kv_head * scale.head_stride;
+    for (int i = 0; i < places.count; ++i) out[i] = of_head[offsets[i]];
+  };
+  read_scales(cache.key.scale, places.key_scale, tile.key_scale);
+  read_scales(cache.value.scale, places.value_scale, tile.value_scale);
 }
 
 // The factor that all tokens of a head share.
@@ -54,55 +112,14 @@ inline float common_scale(const ScaleView& scale, int kv_head) {
   }
 }
 
-template <typename T>
-PagedSequence<T> paged_sequence(const AttentionParams& params, int seq, int kv_head) {
-  const KvCacheView& cache = params.cache;
-  return {static_cast<const T*>(cache.key.data) + kv_head * cache.key.head_stride,
-          static_cast<const T*>(cache.value.data) + kv_head * cache.value.head_stride,
-          token_head_scale(cache.key.scale, kv_head),
-          token_head_scale(cache.value.scale, kv_head),
-          &cache,
-          params.block_tables + seq * params.block_table_stride};
-}
-
-// Finds tokens [begin, end), at most kTile of them, reading only their entries of the block table.
-template <typename T>
-void find_tokens(const PagedSequence<T>& sequence, int begin, int end, Tile<T>& tile) {
-  const KvCacheView& cache = *sequence.cache;
-  const ScaleView& ks = cache.key.scale;
-  const ScaleView& vs = cache.value.scale;
-  tile.begin = begin;
-  tile.count = end - begin;
-  int block_index = begin / cache.block_size;
-  int slot = begin % cache.block_size;
-  for (int i = 0; i < tile.count; ++block_index, slot = 0) {
-    const int64_t block = sequence.block_table[block_index];
-    const T* const key = sequence.key + block * cache.key.block_stride;
-    const T* const value = sequence.value + block * cache.value.block_stride;
-    for (; slot < cache.block_size && i < tile.count; ++slot, ++i) {
-      tile.key[i] = key + slot * cache.key.token_stride;
-      tile.value[i] = value + slot * cache.value.token_stride;
-      tile.offset[i] = static_cast<float>(i);
-      if (sequence.key_scale) {
-        tile.key_scale[i] = sequence.key_scale[block * ks.block_stride + slot * ks.token_stride];
-      }
-      if (sequence.value_scale) {
-        tile.value_scale[i] =
-            sequence.value_scale[block * vs.block_stride + slot * vs.token_stride];
-      }
-    }
-  }
-  tile.pad();
-}
-
 // The tokens of `tile` for which sees(position) holds, in order.
 template <typename T, typename F>
 void select_tokens(const Tile<T>& tile, const F& sees, Tile<T>& out) {
   int n = 0;
   for (int i = 0; i < tile.count; ++i) {
     if (!sees(tile.begin + i)) continue;
-    out.key[n] = tile.key[i];
-    out.value[n] = tile.value[i];
+    out.key()[n] = tile.key()[i];
+    out.value()[n] = tile.value()[i];
     out.offset[n] = tile.offset[i];
     out.key_scale[n] = tile.key_scale[i];
     out.value_scale[n] = tile.value_scale[i];

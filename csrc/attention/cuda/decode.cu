@@ -1,5 +1,5 @@
-// Decode attention: picks the tensor-core kernel where it applies, else the one for the width of the
-// cache's storage type.
+// Decode attention: picks the tensor-core kernel where it applies, else the one for the width of
+// the cache's storage type.
 #include "../../common/cuda/dispatch.h"
 #include "../../common/cuda/launch.h"
 #include "decode_launch.h"

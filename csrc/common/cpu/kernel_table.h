@@ -18,4 +18,7 @@ namespace avx512_bf16 {
 extern const KernelTable kernel_table;
 }
 
+// Whether prefill may use AMX's tiles; the table is that of avx512_bf16 then.
+bool cpu_uses_amx();
+
 }  // namespace pagedattn

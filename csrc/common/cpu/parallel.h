@@ -24,14 +24,27 @@ void parallel_for(int64_t begin, int64_t end, int64_t grain, const F& f) {
       const_cast<F*>(&f));
 }
 
-// f(i) for i in [0, count), in about this order, each taken by the thread that is free first:
-// for units of very different cost. f must not throw.
+// Units of very different cost: each goes to the thread that is free first, in about this order.
+class UnitQueue {
+ public:
+  explicit UnitQueue(int64_t count) : count_(count) {}
+  bool empty() const { return next_.load(std::memory_order_relaxed) >= count_; }
+  bool take(int64_t& unit) {
+    unit = next_.fetch_add(1, std::memory_order_relaxed);
+    return unit < count_;
+  }
+
+ private:
+  std::atomic<int64_t> next_{0};
+  const int64_t count_;
+};
+
+// f() on every thread, or on `count` of them if that is fewer. f must not throw.
 template <typename F>
-void parallel_units(int64_t count, const F& f) {
-  std::atomic<int64_t> next{0};
+void on_threads(int64_t count, const F& f) {
   const int64_t threads = num_threads();
-  parallel_for(0, count < threads ? count : threads, 1, [&](int64_t, int64_t) {
-    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) f(i);
+  parallel_for(0, count < threads ? count : threads, 1, [&](int64_t begin, int64_t end) {
+    for (; begin < end; ++begin) f();
   });
 }
 

@@ -5,11 +5,13 @@
 // (PAGEDATTN_ISA), so that the linker cannot merge two builds of one function.
 #pragma once
 
+#include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #ifndef PAGEDATTN_ISA
 #error "compile with -DPAGEDATTN_ISA=<name of the instruction set>"
@@ -153,6 +155,70 @@ PAGEDATTN_ALWAYS_INLINE Vec load_tail(const T* p, int count) {
   return load(padded);
 }
 
+// ---- 2 * kWidth elements as two vectors ----
+//
+// Their order is T's pair order. It is the natural one, but for bf16 where a line's even elements
+// go to pair[0] and its odd ones to pair[1]: that takes a shift and a mask, no shuffle.
+
+#if defined(CPU_CAPABILITY_AVX512)
+#define PAGEDATTN_SPLITS_BF16 1
+PAGEDATTN_ALWAYS_INLINE void load_pair(const BFloat16* p, Vec* pair) {
+  const __m512i x = _mm512_loadu_si512(p);
+  pair[0] = _mm512_castsi512_ps(_mm512_slli_epi32(x, 16));
+  pair[1] = _mm512_castsi512_ps(_mm512_and_si512(x, _mm512_set1_epi32(-65536)));
+}
+#elif defined(CPU_CAPABILITY_AVX2)
+#define PAGEDATTN_SPLITS_BF16 1
+PAGEDATTN_ALWAYS_INLINE void load_pair(const BFloat16* p, Vec* pair) {
+  const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  pair[0] = _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
+  pair[1] = _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(-65536)));
+}
+#else
+#define PAGEDATTN_SPLITS_BF16 0
+#endif
+
+template <typename T>
+PAGEDATTN_ALWAYS_INLINE void load_pair(const T* p, Vec* pair) {
+  pair[0] = load(p);
+  pair[1] = load(p + kWidth);
+}
+
+// The last `count` < 2 * kWidth elements of a row; the rest is 0 and its memory is not read.
+template <typename T>
+PAGEDATTN_ALWAYS_INLINE void load_pair_tail(const T* p, int count, Vec* pair) {
+  T padded[2 * kWidth] = {};
+  std::memcpy(padded, p, count * sizeof(T));
+  load_pair(padded, pair);
+}
+
+template <typename T>
+constexpr bool kSplitsPairs = PAGEDATTN_SPLITS_BF16 && std::is_same_v<T, BFloat16>;
+#undef PAGEDATTN_SPLITS_BF16
+
+// A row of `size` floats, a multiple of 2 * kWidth, from natural to T's pair order and back.
+template <typename T>
+inline void to_pair_order(float* row, int size) {
+  if constexpr (kSplitsPairs<T>) {
+    for (float* pair = row; pair < row + size; pair += 2 * kWidth) {
+      float natural[2 * kWidth];
+      std::memcpy(natural, pair, sizeof(natural));
+      for (int i = 0; i < 2 * kWidth; ++i) pair[i / 2 + i % 2 * kWidth] = natural[i];
+    }
+  }
+}
+
+template <typename T>
+inline void to_natural_order(float* row, int size) {
+  if constexpr (kSplitsPairs<T>) {
+    for (float* pair = row; pair < row + size; pair += 2 * kWidth) {
+      float split[2 * kWidth];
+      std::memcpy(split, pair, sizeof(split));
+      for (int i = 0; i < 2 * kWidth; ++i) pair[i] = split[i / 2 + i % 2 * kWidth];
+    }
+  }
+}
+
 // ---- stores that round to nearest even ----
 
 PAGEDATTN_ALWAYS_INLINE void store(float* p, Vec v, int count = kWidth) { v.store(p, count); }
@@ -165,52 +231,75 @@ PAGEDATTN_ALWAYS_INLINE void store(Half* p, Vec v, int count = kWidth) {
 
 // ---- horizontal operations ----
 
-// out[i] = sum of the lanes of v[i], i < 4. All four sums add their lanes in the same order.
-PAGEDATTN_ALWAYS_INLINE void sum4(const Vec v[4], float* const out[4]) {
-#if defined(CPU_CAPABILITY_AVX2) || defined(CPU_CAPABILITY_AVX512)
-  __m256 x[4];
-  for (int i = 0; i < 4; ++i) {
+// Lane i of the result is the sum of the lanes of v[i], i < kWidth. All of them add their lanes in
+// the same order: halves, quarters and so on, each step halving the number of vectors:
+//
+//   a = a0 a1, b = b0 b1:   blend -> a0 b1,  shuffle -> a1 b0,  added -> a b
 #if defined(CPU_CAPABILITY_AVX512)
-    x[i] = _mm256_add_ps(_mm512_castps512_ps256(v[i]), _mm512_extractf32x8_ps(v[i], 1));
-#else
-    x[i] = v[i];
-#endif
+
+PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
+  const auto halves = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_mask_blend_ps(0xff00, a, b) + _mm512_shuffle_f32x4(a, b, 0x4e);
+  };
+  const auto quarters = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
+  };
+  const auto eighths = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_mask_blend_ps(0xcccc, a, b) + _mm512_shuffle_ps(a, b, 0x4e);
+  };
+  const auto sixteenths = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd);
+  };
+  __m512 x[4];  // x[j]: in 128-bit lane i, what is left of v[4 i + j]
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) {
+    x[j] = quarters(halves(v[j], v[j + 4]), halves(v[j + 8], v[j + 12]));
   }
-  const __m256 y = _mm256_hadd_ps(_mm256_hadd_ps(x[0], x[1]), _mm256_hadd_ps(x[2], x[3]));
-  const __m128 sums = _mm_add_ps(_mm256_castps256_ps128(y), _mm256_extractf128_ps(y, 1));
-  _mm_store_ss(out[0], sums);
-  _mm_store_ss(out[1], _mm_shuffle_ps(sums, sums, 1));
-  _mm_store_ss(out[2], _mm_shuffle_ps(sums, sums, 2));
-  _mm_store_ss(out[3], _mm_shuffle_ps(sums, sums, 3));
+  return sixteenths(eighths(x[0], x[1]), eighths(x[2], x[3]));
+}
+
+#elif defined(CPU_CAPABILITY_AVX2)
+
+PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
+  const auto halves = [](__m256 a, __m256 b) __attribute__((always_inline)) {
+    return _mm256_blend_ps(a, b, 0xf0) + _mm256_permute2f128_ps(a, b, 0x21);
+  };
+  const auto quarters = [](__m256 a, __m256 b) __attribute__((always_inline)) {
+    return _mm256_blend_ps(a, b, 0xcc) + _mm256_shuffle_ps(a, b, 0x4e);
+  };
+  const auto eighths = [](__m256 a, __m256 b) __attribute__((always_inline)) {
+    return _mm256_shuffle_ps(a, b, 0x88) + _mm256_shuffle_ps(a, b, 0xdd);
+  };
+  __m256 x[4];  // x[j]: in 128-bit lane i, what is left of v[4 i + j]
+#pragma GCC unroll 4
+  for (int j = 0; j < 4; ++j) x[j] = halves(v[j], v[j + 4]);
+  return eighths(quarters(x[0], x[1]), quarters(x[2], x[3]));
+}
+
 #else
-  for (int i = 0; i < 4; ++i) {
+
+PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
+  float sums[kWidth];
+  for (int i = 0; i < kWidth; ++i) {
     float lanes[kWidth];
     v[i].store(lanes);
     for (int n = kWidth / 2; n > 0; n /= 2) {
       for (int j = 0; j < n; ++j) lanes[j] += lanes[j + n];
     }
-    *out[i] = lanes[0];
+    sums[i] = lanes[0];
   }
+  return Vec::loadu(sums);
+}
+
 #endif
-}
 
-template <typename Op>
-inline float reduce_lanes(Vec v, const Op& op) {
-  float lanes[kWidth];
-  v.store(lanes);
-  for (int n = kWidth / 2; n > 0; n /= 2) {
-    for (int j = 0; j < n; ++j) lanes[j] = op(lanes[j], lanes[j + n]);
-  }
-  return lanes[0];
-}
-
-inline float sum_lanes(Vec v) {
-  return reduce_lanes(v, [](float a, float b) { return a + b; });
+inline float sum_lanes(const Vec& v) {
+  return at::vec::vec_reduce_all<float>([](Vec a, Vec b) { return a + b; }, v);
 }
 
 // NaN wins, so that it reaches the output.
-inline float max_lanes(Vec v) {
-  return reduce_lanes(v, [](float a, float b) { return a > b || a != a ? a : b; });
+inline float max_lanes(const Vec& v) {
+  return at::vec::vec_reduce_all<float>([](Vec a, Vec b) { return at::vec::maximum(a, b); }, v);
 }
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -28,27 +28,10 @@
 
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/unroll.cuh"
+#include "../mma_operands.cuh"
 #include "tile.h"
 
 namespace pagedattn::decode_mma {
-
-// Offset, for ldmatrix x4, of this lane's row of a 16 x 16 piece of a matrix with a token or a head
-// per row. The piece's 8 x 8 quarters arrive down its columns, or along its rows:
-//     [ 0 2 ]      [ 0 1 ]
-//     [ 1 3 ]      [ 2 3 ]
-// An mma takes its operands from neighbouring registers, so each use has its order: A goes down
-// the columns and B, as two operands of 8 columns, by halves of the piece; both the other way round
-// where ldmatrix transposes.
-template <int kRowBytes>
-__device__ __forceinline__ uint32_t quarters_by_columns(int lane) {
-  return (lane % 16) * kRowBytes + (lane / 16) * 16;
-}
-template <int kRowBytes>
-__device__ __forceinline__ uint32_t quarters_by_rows(int lane) {
-  return (lane / 16 * 8 + lane % 8) * kRowBytes + (lane / 8 % 2) * 16;
-}
-
-constexpr int kPieceBytes = 32;  // 16 elements of a row
 
 template <typename T, int kHeadDim>
 struct HeadsAsColumns {

@@ -9,11 +9,9 @@
 #include "../../params.h"
 #include "../../visibility.h"
 #include "../logits.cuh"
+#include "../mma_operands.cuh"
 
 namespace pagedattn::decode_mma {
-
-constexpr float kLog2E = 1.4426950408889634f;
-constexpr float kLn2 = 0.6931471805599453f;
 
 // Turns the lane's scores of the tile that starts at `first_token` into logits in units of log2,
 // -inf where the query does not see the token. `factors`: those of the plain case.

@@ -11,31 +11,17 @@
 // reference is for these products: a scale is as good as a change of the logit.
 #pragma once
 
-#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
+#include "../mma_operands.cuh"
 
 namespace pagedattn::decode_mma {
-
-template <typename T>
-__device__ __forceinline__ uint32_t pack(float low, float high) {
-  uint32_t bits;
-  if constexpr (std::is_same_v<T, __half>) {
-    const __half2 pair = __floats2half2_rn(low, high);
-    memcpy(&bits, &pair, sizeof(bits));
-  } else {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-    memcpy(&bits, &pair, sizeof(bits));
-  }
-  return bits;
-}
 
 // The state of a lane's two heads; logits are in units of log2.
 template <typename T, typename Layout>

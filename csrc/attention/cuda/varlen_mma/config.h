@@ -20,9 +20,11 @@ struct VarlenMmaConfig {
   PageStrides value_strides;
   uint32_t row_bytes;
   int32_t max_large_tiles;  // see work.cuh
-  // A logit in units of log2 is factor * score, or, with a rule, what masks.cuh makes of the score.
+  // A logit in units of log2 is factor * score; with a rule, what masks.cuh makes of rule_scale *
+  // score first, and factor is 1.
   bool has_logit_rule;
   float factor;
+  float rule_scale;
   bool aligned_query;  // rows start at multiples of 16 bytes
   bool aligned_out;
 };

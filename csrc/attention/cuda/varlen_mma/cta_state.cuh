@@ -33,8 +33,8 @@ class CtaState {
     const int num_whole = range.all.end - range.all.begin - (kTileTokens - 1);
     at(0) = make_int4(range.any.begin, range.any.end, range.all.begin, max(num_whole, 0));
     at(1) = make_int4(work.seq, work.kv_head, work.first_row, work.num_rows);
-    at(2) = make_int4(work.first_token, work.query_len, work.seq_len,
-                      work.num_rows - work.first_row);
+    at(2) =
+        make_int4(work.first_token, work.query_len, work.seq_len, work.num_rows - work.first_row);
   }
 
   __device__ __forceinline__ KeyWalk keys() const {

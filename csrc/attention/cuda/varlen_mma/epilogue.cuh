@@ -26,8 +26,7 @@ namespace pagedattn::varlen_mma {
 template <int kParts>
 __device__ __forceinline__ float merge_states(RowState (&parts)[kParts],
                                               const AttentionParams& params, int head) {
-  const float sink =
-      params.masks.sinks == nullptr ? -INFINITY : params.masks.sinks[head] * kLog2E;
+  const float sink = params.masks.sinks == nullptr ? -INFINITY : params.masks.sinks[head] * kLog2E;
   float largest = sink;
 #pragma unroll
   for (const RowState& part : parts) largest = fmaxf(largest, part.reference);

@@ -45,16 +45,15 @@ struct Fragments {
                                                        uint32_t key_row) {
     unrolled<kPieces>([&](auto i) {
       uint32_t q[kFragments][4];
-      unrolled<kFragments>([&](auto f) {
-        ptx::ldmatrix_x4<f * 16 * kRowBytes + i * kPieceBytes>(q[f], query_row);
-      });
+      unrolled<kFragments>(
+          [&](auto f) { ptx::ldmatrix_x4<f * 16 * kRowBytes + i * kPieceBytes>(q[f], query_row); });
       unrolled<kBlocks / 2>([&](auto n) {
         uint32_t k[4];
         ptx::ldmatrix_x4<n * 16 * kRowBytes + i * kPieceBytes>(k, key_row);
 #pragma unroll
         for (int f = 0; f < kFragments; ++f) {
-          float(&low)[4] = scores[f][2 * n];
-          float(&high)[4] = scores[f][2 * n + 1];
+          float (&low)[4] = scores[f][2 * n];
+          float (&high)[4] = scores[f][2 * n + 1];
           if constexpr (i == 0) {
             ptx::mma_m16n8k16<T>(low, q[f], {k[0], k[1]}, {});
             ptx::mma_m16n8k16<T>(high, q[f], {k[2], k[3]}, {});

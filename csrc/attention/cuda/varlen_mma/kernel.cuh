@@ -22,8 +22,8 @@ namespace pagedattn {
 namespace varlen_mma {
 
 template <typename T, int kHeadDim, int kRows>
-__device__ __forceinline__ void attend(const AttentionParams& params,
-                                       const VarlenMmaConfig& config, const VarlenWork& work) {
+__device__ __forceinline__ void attend(const AttentionParams& params, const VarlenMmaConfig& config,
+                                       const VarlenWork& work) {
   unsigned char* const shared = dynamic_shared<unsigned char>();
   const TileRange range = tile_range<kRows>(params, work, config.group_size);
   CtaState<kHeadDim, kRows> cta(shared);

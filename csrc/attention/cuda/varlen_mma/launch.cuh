@@ -38,8 +38,7 @@ void launch_varlen_mma(const AttentionParams& params, Stream stream) {
   }
   if (max_rows > kMediumRows) {
     shared_bytes = std::max(shared_bytes, SharedLayout<kHeadDim, kLargeRows>::kBytes);
-    const int64_t max_large_seqs =
-        std::min<int64_t>(params.num_seqs, all_rows / (kMediumRows + 1));
+    const int64_t max_large_seqs = std::min<int64_t>(params.num_seqs, all_rows / (kMediumRows + 1));
     max_large_tiles = (all_rows + (kLargeRows - 1) * max_large_seqs) / kLargeRows;
   }
 
@@ -47,8 +46,9 @@ void launch_varlen_mma(const AttentionParams& params, Stream stream) {
   query.add(params.query, sizeof(T));
   Alignment out;
   out.add(params.out, sizeof(T));
-  const bool has_logit_rule = params.masks.softcap > 0.0f ||
-                              params.masks.alibi_slopes != nullptr || !(params.scale > 0.0f);
+  const float softcap = params.masks.softcap;
+  const bool has_logit_rule =
+      softcap > 0.0f || params.masks.alibi_slopes != nullptr || !(params.scale > 0.0f);
   const VarlenMmaConfig config{FastDivide(group_size),
                                page_strides(params.cache.key),
                                page_strides(params.cache.value),
@@ -56,6 +56,7 @@ void launch_varlen_mma(const AttentionParams& params, Stream stream) {
                                static_cast<int32_t>(max_large_tiles),
                                has_logit_rule,
                                has_logit_rule ? 1.0f : params.scale * kLog2E,
+                               softcap > 0.0f ? params.scale / softcap : params.scale,
                                query.allows(16),
                                out.allows(16)};
   launch(varlen_mma_kernel<T, kHeadDim>,

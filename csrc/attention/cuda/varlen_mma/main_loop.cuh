@@ -51,8 +51,8 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
   const auto load_keys = [&](const KeyWalk& walk, int32_t token, uint32_t stage) {
     if (token < walk.seen.end) {
       if (loader.needs_fetch(token)) loader.fetch(params, cta.work().seq, walk.seen, token);
-      loader.load(params.cache.key.data, config.key_strides, config.row_bytes,
-                  cta.work().kv_head, token, base + Shared::kTiles + stage);
+      loader.load(params.cache.key.data, config.key_strides, config.row_bytes, cta.work().kv_head,
+                  token, base + Shared::kTiles + stage);
     }
     ptx::cp_async_commit();
   };
@@ -71,7 +71,7 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
   if (!loader.needs_fetch(token)) loader.fetch(params, work.seq, walk.seen, token);
   load_keys(walk, token, 0);
   if constexpr (Shared::kStages == 2) {
-    load_values(walk, token, 0);
+    load_values(walk, ptx::keep(token), 0);
     load_keys(walk, token + kTileTokens, Shared::kStageBytes);
   }
   constexpr int kPending = 2 * Shared::kStages - 2;  // loads that a step need not wait for
@@ -89,12 +89,14 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
     const int32_t warp_token = token + Tile::first_token(warp);
     bool sees = Tile::first_row(warp) < cta.num_rows();
     if (sees && masked) {
-      const KvRange keys = warp_range<Tile::kWarpRows>(params, cta.work(), config.group_size,
-                                                       Tile::first_row(warp));
+      const KvRange keys =
+          warp_range<Tile::kWarpRows>(params, cta.work(), config.group_size, Tile::first_row(warp));
       sees = warp_token < keys.end && warp_token + Tile::kWarpTokens > keys.begin;
     }
+    // As a number: kept as a predicate, it would be merged from constants at every join.
+    const unsigned works = ptx::keep(static_cast<unsigned>(sees));
     typename Fragments::Weights weights;
-    if (sees) {
+    if (works) {
       typename Fragments::Scores scores;
       Fragments::multiply_keys(
           scores, base + Tile::first_row(warp) * Shared::kRowBytes + Fragments::query_row(lane),
@@ -116,20 +118,19 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
     load_keys(walk, token + Shared::kStages * kTileTokens, stage);
     masked = static_cast<uint32_t>(token - walk.whole_begin) >= walk.num_whole;
     const int value_warp = ptx::keep(threadIdx.x) / kWarpSize;
-    const uint32_t value_row =
-        base + Shared::kTiles + Shared::kMatrixBytes + stage +
-        Tile::first_token(value_warp) * Shared::kRowBytes +
-        Fragments::value_row(ptx::keep(threadIdx.x) % kWarpSize);
+    const uint32_t value_row = base + Shared::kTiles + Shared::kMatrixBytes + stage +
+                               Tile::first_token(value_warp) * Shared::kRowBytes +
+                               Fragments::value_row(ptx::keep(threadIdx.x) % kWarpSize);
     if (masked) {
       unsigned char* const values = shared + Shared::kTiles + Shared::kMatrixBytes + stage;
       if (__syncthreads_or(clear_unseen_values<T, kHeadDim>(values, token, walk.seen))) {
-        if (sees) Fragments::mark_nonfinite(rows.out, weights, value_row);
+        if (works) Fragments::mark_nonfinite(rows.out, weights, value_row);
         __syncthreads();
         clear_nonfinite_values<T, kHeadDim>(values);
         __syncthreads();
       }
     }
-    if (sees) Fragments::add_values(rows.out, weights, value_row);
+    if (works) Fragments::add_values(rows.out, weights, value_row);
     if constexpr (Shared::kStages == 2) stage = Shared::kStageBytes - stage;
     token += kTileTokens;
   } while (token < walk.seen.end);

@@ -19,15 +19,14 @@ __device__ __forceinline__ float tanh_by_exp2(float x) {
 }
 
 // Turns the scores of one row of a fragment (every other pair, from `r` on) into logits in units of
-// log2: scale, softcap, ALiBi. `distance`: from the row to the lane's first token.
+// log2: softcap, ALiBi. `scale`: divided by the softcap, where there is one; `distance`: from the
+// row to the lane's first token.
 template <int kBlocks>
-__device__ __forceinline__ void apply_logit_rule(float (&scores)[kBlocks][4], int r,
-                                                 const AttentionParams& params, int head,
+__device__ __forceinline__ void apply_logit_rule(float (&scores)[kBlocks][4], int r, float scale,
+                                                 const MaskParams& masks, int head,
                                                  int32_t distance) {
-  const float softcap = params.masks.softcap;
-  const float scale = softcap > 0.0f ? params.scale / softcap : params.scale;
-  const float slope =
-      params.masks.alibi_slopes == nullptr ? 0.0f : params.masks.alibi_slopes[head] * kLog2E;
+  const float softcap = masks.softcap;
+  const float slope = masks.alibi_slopes == nullptr ? 0.0f : masks.alibi_slopes[head] * kLog2E;
 #pragma unroll
   for (int n = 0; n < kBlocks; ++n) {
 #pragma unroll
@@ -42,17 +41,16 @@ __device__ __forceinline__ void apply_logit_rule(float (&scores)[kBlocks][4], in
 
 // Makes the scores of keys that the row does not see -inf. `token`: the lane's first.
 template <int kBlocks>
-__device__ __forceinline__ void apply_mask(float (&scores)[kBlocks][4], int r,
-                                           const RowMask& mask, int32_t token,
-                                           int64_t draft_stride) {
+__device__ __forceinline__ void apply_mask(float (&scores)[kBlocks][4], int r, const RowMask& mask,
+                                           int32_t token, int64_t draft_stride) {
   uint32_t seen = 0;  // bit 2n + e
   if (mask.draft == nullptr) {
 #pragma unroll
     for (int i = 0; i < 2 * kBlocks; ++i) {
       const uint32_t place = token + i / 2 * 8 + i % 2 - mask.range.begin;
-      seen |= static_cast<uint32_t>(place < static_cast<uint32_t>(mask.range.end -
-                                                                  mask.range.begin))
-              << i;
+      seen |=
+          static_cast<uint32_t>(place < static_cast<uint32_t>(mask.range.end - mask.range.begin))
+          << i;
     }
   } else {
 #pragma unroll 1
@@ -71,8 +69,8 @@ __device__ __forceinline__ void apply_mask(float (&scores)[kBlocks][4], int r,
 template <int kFragments, int kBlocks>
 __device__ __forceinline__ void finish_scores(float (&scores)[kFragments][kBlocks][4],
                                               const AttentionParams& params,
-                                              const VarlenMmaConfig& config,
-                                              const VarlenWork& work, int warp_row, int32_t warp_token, bool masked,
+                                              const VarlenMmaConfig& config, const VarlenWork& work,
+                                              int warp_row, int32_t warp_token, bool masked,
                                               int lane) {
   const int32_t token = warp_token + lane % 4 * 2;
 #pragma unroll
@@ -84,7 +82,8 @@ __device__ __forceinline__ void finish_scores(float (&scores)[kFragments][kBlock
           query_row(work, min(row, work.num_rows - 1 - work.first_row), config.group_size);
       const RowMask mask(params, work, at.token);
       if (config.has_logit_rule) {
-        apply_logit_rule(scores[f], r, params, at.head, token - mask.q_pos);
+        apply_logit_rule(scores[f], r, config.rule_scale, params.masks, at.head,
+                         token - mask.q_pos);
       }
       if (masked) apply_mask(scores[f], r, mask, token, params.masks.tree_mask_column_stride);
     }

@@ -76,8 +76,7 @@ struct LazySoftmax {
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n) {
         const float low = ptx::exp2_approx(fmaf(scores[n][2 * r], factor, minus_reference[r]));
-        const float high =
-            ptx::exp2_approx(fmaf(scores[n][2 * r + 1], factor, minus_reference[r]));
+        const float high = ptx::exp2_approx(fmaf(scores[n][2 * r + 1], factor, minus_reference[r]));
         uint32_t& pair = packed[n / 2][n % 2 * 2 + r];
         pair = pack<T>(low, high);
         bits[r] |= pair;
