@@ -35,6 +35,7 @@ CXX_FLAGS += ["-Wall", "-Wextra", *(f"-isystem{path}" for path in cpp_extension.
 PER_ISA_FLAGS = ["-ffp-contract=off"]
 NVCC_FLAGS = "-O3 -std=c++20 --expt-relaxed-constexpr -lineinfo".split()
 NVCC_FLAGS += ["-Xcompiler", "-Wall,-Wextra,-fvisibility=hidden"]
+NVCC_FLAGS += ["--compress-mode=size"]  # a fifth of the default's size, in the same time
 
 
 def find_cuda_home() -> Path | None:
