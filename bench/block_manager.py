@@ -27,6 +27,7 @@ BLOCK_SIZE = 16
 PROMPT_LENGTH = 4096
 BATCH = 256  # requests of a decode step
 STARTING_LENGTH = 300  # tokens of each of them
+MOST_BLOCKS = 64  # of each of them, and columns of their table
 POOLS = (1000, 10_000, 100_000, 1_000_000)  # blocks
 LARGE_POOL = 40_000  # a batch grows in it for as long as it is timed
 SOAK_OPERATIONS = 1_000_000
@@ -116,13 +117,18 @@ def decode_steps() -> list[Contestant]:
     tokens = random_tokens(BATCH)
     token_list = tokens.tolist()
     slots = np.empty(BATCH, np.int64)
-    tables, lens = np.empty((BATCH, 128), np.int32), np.empty(BATCH, np.int32)
+    tables, lens = np.empty((BATCH, MOST_BLOCKS), np.int32), np.empty(BATCH, np.int32)
 
     def manager() -> BlockManager:
         made = BlockManager(LARGE_POOL, BLOCK_SIZE)
         for i, name in enumerate(names):
             made.allocate(name, random_tokens(STARTING_LENGTH, seed=i))
         return made
+
+    def shorten(grown: BlockManager) -> None:
+        if grown.num_tokens(names[0]) >= MOST_BLOCKS * BLOCK_SIZE:
+            for name in names:
+                grown.truncate(name, STARTING_LENGTH)
 
     everything, only_slots, from_list, one_by_one = (manager() for _ in range(4))
     return [
@@ -131,6 +137,7 @@ def decode_steps() -> list[Contestant]:
             lambda layer: everything.append_batch(
                 names, tokens, slot_mapping=slots, block_tables=tables, seq_lens=lens
             ),
+            after=lambda: shorten(everything),
             calls=BATCH,
         ),
         Contestant(
