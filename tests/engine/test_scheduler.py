@@ -79,6 +79,14 @@ def run_step(scheduler):
     return {r.request_id: count for r, count in step.num_tokens.items()}
 
 
+def add_rivals(scheduler: Scheduler) -> tuple[Request, Request]:
+    """Two requests that together outgrow four blocks; the second is the less urgent one."""
+    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
+    scheduler.add(a)
+    scheduler.add(b)
+    return a, b
+
+
 def test_first_come_first_served_within_the_limits():
     scheduler = make(max_num_seqs=2)
     for i, name in enumerate("abc"):
@@ -132,9 +140,7 @@ def test_salt_keeps_prefixes_apart():
 
 def test_least_urgent_request_is_preempted_and_recomputed():
     scheduler = make(num_blocks=4)
-    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
-    scheduler.add(a)
-    scheduler.add(b)
+    a, b = add_rivals(scheduler)
     run_step(scheduler)
     while b.state is RequestState.RUNNING:
         run_step(scheduler)
@@ -148,9 +154,7 @@ def test_least_urgent_request_is_preempted_and_recomputed():
 
 def test_least_urgent_request_is_swapped_and_goes_on_where_it_was():
     scheduler = make(num_blocks=4, num_host_blocks=4)
-    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
-    scheduler.add(a)
-    scheduler.add(b)
+    a, b = add_rivals(scheduler)
     run_step(scheduler)
     while b.state is RequestState.RUNNING:
         run_step(scheduler)
@@ -169,9 +173,7 @@ def test_least_urgent_request_is_swapped_and_goes_on_where_it_was():
 
 def test_what_does_not_fit_on_the_host_is_recomputed():
     scheduler = make(num_blocks=4, num_host_blocks=1)
-    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
-    scheduler.add(a)
-    scheduler.add(b)
+    _, b = add_rivals(scheduler)
     run_step(scheduler)
     while b.state is RequestState.RUNNING:
         run_step(scheduler)
@@ -183,9 +185,7 @@ def test_what_does_not_fit_on_the_host_is_recomputed():
 
 def test_abort_while_swapped():
     scheduler = make(num_blocks=4, num_host_blocks=4)
-    a, b = request("a", 16, max_tokens=16), request("b", 15, first=100, max_tokens=16)
-    scheduler.add(a)
-    scheduler.add(b)
+    a, b = add_rivals(scheduler)
     while b.state is not RequestState.SWAPPED:
         run_step(scheduler)
     scheduler.finish(b, "abort")
