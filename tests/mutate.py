@@ -61,9 +61,25 @@ MUTATIONS = [
     Mutation(
         "rescale: skipped",
         "cpu",
-        CPU + "attention.cpp",
+        CPU + "decode_unit.h",
         "if (correction != 1.0f) scale_row",
         "if (correction > 1.0f) scale_row",
+    ),
+    Mutation(
+        "rescale: sum kept when the reference moves in prefill",
+        "cpu",
+        CPU + "prefill/weights.h",
+        "load(row.sum) * Vec(correction)",
+        "load(row.sum) * Vec(1.0f)",
+        VARLEN,
+    ),
+    Mutation(
+        "mask: a tile's last key hidden in prefill",
+        "cpu",
+        CPU + "prefill/unit.h",
+        "const int end = row.keys.end - tile_->begin;",
+        "const int end = row.keys.end - 1 - tile_->begin;",
+        VARLEN,
     ),
     Mutation(
         "scale: key scale of the tile's first token for all",
@@ -75,9 +91,9 @@ MUTATIONS = [
     Mutation(
         "scale: value scale left out of the output",
         "cpu",
-        CPU + "attention.cpp",
-        "result.factor * value_scale;",
-        "result.factor * (value_scale * 0.0f + 1.0f);",
+        CPU + "decode_unit.h",
+        "result.factor * common_scale(params_.cache.value.scale, kv_head);",
+        "result.factor * (common_scale(params_.cache.value.scale, kv_head) * 0.0f + 1.0f);",
     ),
     Mutation(
         "tail: lanes past the tile count as tokens",
@@ -94,11 +110,18 @@ MUTATIONS = [
         "visible.begin < token && token",
     ),
     Mutation(
-        "block: offset in the block not carried over",
+        "block: a tile's second group where its first one lies",
         "simt",
         CUDA + "decode_mma/loader.cuh",
-        "      next_offset_ -= block_size;\n      ++next_entry_;",
-        "      next_offset_ -= block_size;",
+        "__shfl_sync(kFullWarp, block_, next_lane_);",
+        "__shfl_sync(kFullWarp, block_, next_lane_ / 2 * 2);",
+    ),
+    Mutation(
+        "scale: V's left out of the weights in tensor-core decode",
+        "simt",
+        CUDA + "decode_mma/scales.cuh",
+        "weights[e] = values[Layout::token(lane, e)];",
+        "weights[e] = values[0];",
     ),
     Mutation(
         "rescale: sum kept when the reference moves",
