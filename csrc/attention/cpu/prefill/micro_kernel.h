@@ -53,7 +53,7 @@ struct RegisterKernel : Arithmetic {
 
  private:
   // Units at a time, so that this part of B's panel stays in the L1 cache for all rows.
-  static constexpr int kUnitsPerPass = 64;
+  static constexpr int kUnitsPerPass = 128;
 
   template <int Vectors>
   static void multiply_wide(const Product& p, int rows) {
@@ -102,6 +102,7 @@ struct RegisterKernel : Arithmetic {
 
 // A unit is a float.
 struct FloatUnits {
+  using Element = float;
   static constexpr int kElements = 1;  // of a unit
   static constexpr int kExpDegree = 6;
 

@@ -12,6 +12,7 @@ namespace pagedattn::PAGEDATTN_ISA {
 
 // A unit is two bf16, the earlier in the lower half.
 struct BFloat16Pairs {
+  using Element = BFloat16;
   static constexpr int kElements = 2;
   static constexpr int kExpDegree = 4;
 

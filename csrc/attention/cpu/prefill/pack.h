@@ -52,23 +52,32 @@ PAGEDATTN_ALWAYS_INLINE void transpose(Vec rows[kWidth]) {
   }
 }
 
-// `staging` holds kWidth rows of key_units, zero past head_dim.
+// `staging` holds kWidth rows of key_units, zero past head_dim. Rows that are units as they lie in
+// the cache are read there.
 template <typename Kernel, typename T>
 void pack_keys(const PackedShape<Kernel>& shape, const TileRows& rows, float* staging,
                float* keys) {
   const int units = shape.key_units;
   const int end = round_up(rows.last, Kernel::kPanel);
+  const bool in_place =
+      std::is_same_v<T, typename Kernel::Element> && shape.head_dim == units * Kernel::kElements;
   for (int t = rows.first / Kernel::kPanel * Kernel::kPanel; t < end; t += kWidth) {
+    const float* row[kWidth];
     for (int i = 0; i < kWidth; ++i) {
-      Kernel::pack_row(reinterpret_cast<const T*>(rows.key[t + i]), shape.head_dim,
-                       staging + i * units);
+      const char* const key = rows.key[t + i];
+      if (in_place) {
+        row[i] = reinterpret_cast<const float*>(key);
+      } else {
+        Kernel::pack_row(reinterpret_cast<const T*>(key), shape.head_dim, staging + i * units);
+        row[i] = staging + i * units;
+      }
     }
     const int column = t % Kernel::kPanel;
     float* const panel = keys + int64_t{t - column} * units + column;
     for (int u = 0; u < units; u += kWidth) {
       Vec square[kWidth];
 #pragma GCC unroll 16
-      for (int i = 0; i < kWidth; ++i) square[i] = load(staging + i * units + u);
+      for (int i = 0; i < kWidth; ++i) square[i] = load(row[i] + u);
       transpose(square);
 #pragma GCC unroll 16
       for (int i = 0; i < kWidth; ++i) store(panel + (u + i) * Kernel::kPanel, square[i]);

@@ -7,7 +7,7 @@
 namespace pagedattn {
 
 constexpr int kMinPrefillRows = 32;   // query rows: tokens x heads of a group
-constexpr int kMaxPrefillRows = 512;  // of a unit
+constexpr int kMaxPrefillRows = 768;  // of a unit
 
 // Whether K and V of a sequence are worth packing for a matrix product. Decided by nothing but the
 // group and the sequence's own query_len, so that a row's arithmetic does not depend on the batch.

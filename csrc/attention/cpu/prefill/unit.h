@@ -110,7 +110,7 @@ class PrefillWorker {
     const int to = round_up(seen.end - tile_->begin, Kernel::kPanel);
     compute_scores(strip, from, to);
     compute_weights(strip, logits, from, to);
-    add_values(strip, from, to);
+    add_values(strip, seen);
     if (!finite) add_nonfinite_values(strip);
   }
 
@@ -173,7 +173,10 @@ class PrefillWorker {
                            column * masks.tree_mask_column_stride];
   }
 
-  void add_values(const Strip& strip, int from, int to) {
+  void add_values(const Strip& strip, KvRange seen) {
+    constexpr int kStep = Kernel::kUnitStep * Kernel::kElements;
+    const int from = (seen.begin - tile_->begin) / kStep * kStep;
+    const int to = round_up(seen.end - tile_->begin, kStep);
     for (int d = 0; d < shape_.dims; d += Kernel::kPanel) {
       const int width = shape_.panel_width(d);
       Kernel::multiply({.a = work_.scores + from / Kernel::kElements,
