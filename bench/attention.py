@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from . import cuda_timing, presets, raw_read
-from .measure import Contestant, WrongResult, check, measure
-from .options import Options, note
-from .peers import Unsupported
+from .measure import Contestant, check, measure
+from .options import Options, note_left_out
 from .problem import TOLERANCE, Problem, build, num_layers
 from .report import Group, progress_bar
 from .timers import timer_for
@@ -49,8 +48,8 @@ def bench_case(case: presets.Case, options: Options) -> Group:
             for contestant in peer.contestants(problem):
                 errors[contestant.name] = check(contestant, problem.expected, tolerance)
                 peers.append(contestant)
-        except (Unsupported, WrongResult) as reason:
-            note(f"{case.title}: {name} left out: {reason}")
+        except Exception as reason:  # whatever it is, the others' results are not lost for it
+            note_left_out(case.title, name, reason)
 
     contestants = [limits[0], ours[0], *limits[1:], *ours[1:], *peers]
     timings = measure(

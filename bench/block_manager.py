@@ -19,8 +19,7 @@ import numpy as np
 from pagedattn.block_manager import BlockManager
 
 from .measure import Contestant, measure
-from .options import Options, note
-from .peers import Unsupported
+from .options import Options, note_left_out
 from .report import Group, progress_bar
 
 BLOCK_SIZE = 16
@@ -61,8 +60,8 @@ def bench(workload: str, ours: Sequence[Contestant], options: Options) -> Group:
     for name, peer in options.peers.items():
         try:
             contestants += peer.contestants(workload)
-        except Unsupported as reason:
-            note(f"{workload}: {name} left out: {reason}")
+        except Exception as reason:  # whatever it is, our results are not lost for it
+            note_left_out(workload, name, reason)
     timings = measure(contestants, 1, options.seconds, progress=progress_bar(workload))
     facts = {"prompt_length": PROMPT_LENGTH, "batch": BATCH, "block_size": BLOCK_SIZE}
     return Group(workload, timings, facts=facts, columns=("/ first", "/ second"))

@@ -25,3 +25,9 @@ class Options:
 def note(line: str) -> None:
     """Says something beside the results."""
     print(line, file=sys.stderr)
+
+
+def note_left_out(title: str, peer: str, error: Exception) -> None:
+    """Says in a line why a peer is not in a case; a compiler's complaints have thousands."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    note(f"{title}: {peer} left out: {lines[0]}")

@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from bench import attention, cache
+from bench import attention, cache, peers
 from bench.__main__ import main
+from bench.measure import Contestant
 
 QUICK = ["--seconds", "0", "--threads", "1"]
 
@@ -69,6 +70,22 @@ def test_cascade(capsys: pytest.CaptureFixture[str]):
 def test_block_manager(words: str, capsys: pytest.CaptureFixture[str]):
     assert main(["block_manager", "--peers", "none", "--only", words, *QUICK]) == 0
     assert "median" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("subject", ["decode", "block_manager"])
+def test_a_peer_that_fails_is_left_out_in_one_line(
+    subject: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fail(problem: object) -> list[Contestant]:
+        raise OSError("no such engine\nand a thousand lines more")
+
+    peer = SimpleNamespace(contestants=fail)
+    monkeypatch.setattr(peers, "choose", lambda *_: ({"broken": peer}, {}))
+    assert main([subject, "--only", "free" if subject == "block_manager" else "", *QUICK]) == 0
+    printed = capsys.readouterr()
+    assert "median" in printed.out
+    assert "broken left out: no such engine" in printed.err
+    assert "thousand" not in printed.err
 
 
 def test_words_that_no_case_has(capsys: pytest.CaptureFixture[str]):
