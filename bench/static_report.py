@@ -329,6 +329,9 @@ def find_hot_path(kernel: Kernel) -> HotPath:
 # ---------------------------------------------------------------- report and gate
 
 
+LARGEST_GROUPS = (8, 16, 32, 64)  # query heads per kv head, by GroupClass
+
+
 @dataclass(frozen=True)
 class DecodeMma:
     """What the template arguments of a decode kernel say."""
@@ -338,13 +341,15 @@ class DecodeMma:
     group_class: int
 
     @property
-    def max_team_warps(self) -> int:
-        return 4 if self.group_class == 2 else 1
-
-    @property
     def group_heads(self) -> tuple[int, ...]:
         """The largest groups for which an instantiation works in one way."""
-        return ((8,), (16,), (32, 64))[self.group_class]
+        if self.group_class < len(LARGEST_GROUPS) - 1:
+            return (LARGEST_GROUPS[self.group_class],)
+        return tuple(heads for heads, warps in self.sizes.team_warps.items() if warps > 1)
+
+    @property
+    def sizes(self) -> TileSizes:
+        return tile_sizes()[self.head_dim, self.element_bytes]
 
     @property
     def min_issue_to_hbm(self) -> float:
@@ -360,7 +365,8 @@ template <int kHeadDim, int kBytes>
 void print() {
   std::printf("%d %d %d", kHeadDim, kBytes, Tile<kHeadDim, kBytes>::kStages);
   for (int heads : {8, 16, 32, 64}) {
-    std::printf(" %d", SharedLayout<kHeadDim, kBytes>::bytes(heads));
+    const int team = team_warps(heads, max_warp_heads(kHeadDim, kBytes));
+    std::printf(" %d %d", SharedLayout<kHeadDim, kBytes>::bytes(heads), team);
   }
   std::puts("");
 }
@@ -374,7 +380,9 @@ int main() {
 @dataclass(frozen=True)
 class TileSizes:
     stages: int
-    shared_bytes: dict[int, int]  # by query heads per kv head
+    # By query heads per kv head:
+    shared_bytes: dict[int, int]
+    team_warps: dict[int, int]
 
 
 @functools.cache
@@ -389,9 +397,10 @@ def tile_sizes() -> dict[tuple[int, int], TileSizes]:
         output = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     sizes = {}
     for line in output.splitlines():
-        head_dim, element_bytes, stages, *shared = map(int, line.split())
-        by_heads = dict(zip((8, 16, 32, 64), shared, strict=True))
-        sizes[head_dim, element_bytes] = TileSizes(stages, by_heads)
+        head_dim, element_bytes, stages, *by_heads = map(int, line.split())
+        shared = dict(zip(LARGEST_GROUPS, by_heads[::2], strict=True))
+        teams = dict(zip(LARGEST_GROUPS, by_heads[1::2], strict=True))
+        sizes[head_dim, element_bytes] = TileSizes(stages, shared, teams)
     return sizes
 
 
@@ -495,9 +504,9 @@ def report_decode(kernel: Kernel, config: DecodeMma) -> list[str]:
         f"  hot path: {len(path.instructions)} instructions for {path.tile_bytes} B: "
         f"{classify(path.instructions)}"
     )
-    sizes = tile_sizes()[config.head_dim, config.element_bytes]
+    sizes = config.sizes
     for heads in config.group_heads:
-        team_warps = max(1, heads // 16)
+        team_warps = sizes.team_warps[heads]
         shared_bytes = sizes.shared_bytes[heads]
         ctas = resident_ctas(kernel, 128, shared_bytes)
         per_kilobyte = path.per_kilobyte(team_warps)
@@ -505,13 +514,12 @@ def report_decode(kernel: Kernel, config: DecodeMma) -> list[str]:
         ratio = rate / HBM_BYTES_PER_CLOCK_PER_SM
         in_flight = ctas * 4 * sizes.stages * path.tile_bytes / 1024
         print(
-            f"  {f'teams of {team_warps}: ' if config.max_team_warps > 1 else ''}"
+            f"  {f'teams of {team_warps}: ' if team_warps > 1 else ''}"
             f"{per_kilobyte:.1f} instructions/KB, issue limit {rate:.0f} B/clk/SM = "
             f"{ratio:.1f} x HBM; {shared_bytes} B dynamic shared, {ctas} CTAs/SM, "
             f"{in_flight:.0f} KB in flight/SM"
         )
-        # Short rows have few bytes to pay for a team's exchange and softmax.
-        max_heads = 32 if config.element_bytes == 2 and config.head_dim > 64 else 16
+        max_heads = 32 if config.element_bytes == 2 else 16
         wanted = config.min_issue_to_hbm
         if config.head_dim <= 128 and heads <= max_heads and ratio < wanted:
             problems.append(f"issue limit {ratio:.1f} x HBM, wanted {wanted}")

@@ -176,6 +176,18 @@ def test_every_head_dim(head_dim: int, backend: Backend):
     assert_as_expected(run_v1(case, backend), case)
 
 
+@pytest.mark.parametrize("group", [8, 9, 16, 17, 24, 32, 33, 48, 64, 65])
+@pytest.mark.parametrize("head_dim", [64, 128])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_class_of_groups(dtype: torch.dtype, head_dim: int, group: int, backend: Backend):
+    """Kernels may lay out a kv head's query heads by their number; here each has its own slope."""
+    heads = (2 * group, 2)
+    case = built(Spec(dtype, head_dim, heads, seq_lens=(3, 150), alibi=True, sinks=True))
+    assert_as_expected(run_v1(case, backend), case)
+    plain = built(Spec(dtype, head_dim, heads, seq_lens=(20, 333), window_left=300))
+    assert_as_expected(run_v2(plain, backend, partition_size=192), plain)
+
+
 def test_blocks_of_one_token(backend: Backend):
     if backend.name != "cpu":
         pytest.skip("a block of one token is for CPUs only")

@@ -21,10 +21,10 @@ inline constexpr int kMaxParts = kTeams ? kWarps / 2 : kWarps;
 
 // What they have seen; logits are in units of log2. Part p of a head is in entry
 // head * num_parts + p.
+template <int kNumStates>
 struct WarpStates {
-  static constexpr int kEntries = kWarps * kMaxWarpHeads;
-  float reference[kEntries];  // merge_states() turns it into the weight of the warp's output
-  float sum[kEntries];
+  float reference[kNumStates];  // merge_states() turns it into the weight of the warp's output
+  float sum[kNumStates];
 };
 
 // Elements of a row that a thread writes at a time, where rows are aligned to as many.
@@ -91,10 +91,11 @@ __device__ __forceinline__ float sink_of(const AttentionParams& params, int head
 
 // Turns the warps' references into the weights of their outputs, and writes the lse. One thread per
 // head. `output_scale`: what the warps' outputs are to be multiplied by.
-template <int kMaxParts>
-__device__ __forceinline__ void merge_states(WarpStates& states, const AttentionParams& params,
-                                             const OutputRows& rows, int first_head, int num_heads,
-                                             int num_parts, float output_scale) {
+template <int kMaxParts, int kNumStates>
+__device__ __forceinline__ void merge_states(WarpStates<kNumStates>& states,
+                                             const AttentionParams& params, const OutputRows& rows,
+                                             int first_head, int num_heads, int num_parts,
+                                             float output_scale) {
   const int head = threadIdx.x;
   if (head >= num_heads) return;
   float* const weights = states.reference + head * num_parts;
@@ -119,10 +120,10 @@ __device__ __forceinline__ void merge_states(WarpStates& states, const Attention
 
 // Adds up the warps' outputs, warp w's at outputs + w * kWarpFloats, with the weights of
 // merge_states().
-template <typename Tile, typename Layout, int kHeadDim, int kMaxParts, int kVec>
+template <typename Tile, typename Layout, int kHeadDim, int kMaxParts, int kVec, int kNumStates>
 __device__ __forceinline__ void write_rows(const OutputRows& rows, int num_heads, int head_dim,
-                                           const float* outputs, const WarpStates& states,
-                                           int num_parts) {
+                                           const float* outputs,
+                                           const WarpStates<kNumStates>& states, int num_parts) {
   constexpr int kWarpFloats = Tile::kWarpBytes / sizeof(float);
   static_assert(Layout::kHeads * Layout::kMergeStride <= kWarpFloats);
   const int part_floats = kWarps / num_parts * kWarpFloats;

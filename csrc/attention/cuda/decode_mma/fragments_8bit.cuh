@@ -28,16 +28,16 @@ struct HeadsAsColumns8Bit : HeadsAsColumns<__half, kHeadDim> {
   using Base = HeadsAsColumns<__half, kHeadDim>;
   using Base::kMergeStride;
   using Base::kPieces;
-  using Base::kScores;
   using typename Base::Output;
   using typename Base::Query;
+  using typename Base::Scores;
+  using typename Base::Weights;
   static constexpr int kRowBytes = Tile<kHeadDim, 1>::kRowBytes;
 
   static __device__ uint32_t key_row(int lane) { return quarters_by_columns<kRowBytes>(lane); }
   static __device__ uint32_t value_row(int lane) { return quarters_by_columns<kRowBytes>(lane); }
 
-  static __device__ __forceinline__ void scores(float (&s)[kScores], const Query& query,
-                                                uint32_t key_row) {
+  static __device__ __forceinline__ void scores(Scores& s, const Query& query, uint32_t key_row) {
     unrolled<kPieces / 2>([&](auto i) {
       uint32_t k[4];
       ptx::ldmatrix_x4<i * kPieceBytes>(k, key_row);
@@ -46,17 +46,17 @@ struct HeadsAsColumns8Bit : HeadsAsColumns<__half, kHeadDim> {
         Widen<Storage>::template apply<Pairs::kAdjacent>(k[2 * half], a[0], a[2]);
         Widen<Storage>::template apply<Pairs::kAdjacent>(k[2 * half + 1], a[1], a[3]);
         if constexpr (i == 0 && half == 0) {
-          ptx::mma_m16n8k16<__half>(s, a, query.b[0], {});
+          ptx::mma_m16n8k16<__half>(s[0], a, query.b[0], {});
         } else {
-          ptx::mma_m16n8k16<__half>(s, a, query.b[2 * i + half], s);
+          ptx::mma_m16n8k16<__half>(s[0], a, query.b[2 * i + half], s[0]);
         }
       });
     });
   }
 
-  static __device__ __forceinline__ void accumulate(Output& out, const uint32_t (&p)[kScores / 2],
+  static __device__ __forceinline__ void accumulate(Output& out, const Weights& p,
                                                     uint32_t value_row) {
-    const uint32_t b[2] = {ptx::movmatrix_trans(p[0]), ptx::movmatrix_trans(p[1])};
+    const uint32_t b[2] = {ptx::movmatrix_trans(p[0][0]), ptx::movmatrix_trans(p[0][1])};
     unrolled<kPieces / 2>([&](auto i) {
       uint32_t v[4];
       ptx::ldmatrix_x4_trans<Tile<kHeadDim, 1>::kMatrixBytes + i * kPieceBytes>(v, value_row);
@@ -64,7 +64,7 @@ struct HeadsAsColumns8Bit : HeadsAsColumns<__half, kHeadDim> {
         uint32_t a[4];
         Widen<Storage>::template apply<Pairs::kAlternate>(v[2 * half], a[0], a[1]);
         Widen<Storage>::template apply<Pairs::kAlternate>(v[2 * half + 1], a[2], a[3]);
-        ptx::mma_m16n8k16<__half>(out[2 * i + half], a, b, out[2 * i + half]);
+        ptx::mma_m16n8k16<__half>(out[0][2 * i + half], a, b, out[0][2 * i + half]);
       });
     });
   }
@@ -76,26 +76,26 @@ struct HeadsAsColumns8Bit : HeadsAsColumns<__half, kHeadDim> {
 #pragma unroll
       for (int head = 0; head < 2; ++head) {
         *reinterpret_cast<float2*>(first + head * kMergeStride + i * 16) =
-            make_float2(out[i][head], out[i][head + 2]);
+            make_float2(out[0][i][head], out[0][i][head + 2]);
       }
     }
   }
 };
 
 template <typename Storage, int kHeadDim>
-struct HeadsAsRows8Bit : HeadsAsRows<__half, kHeadDim> {
-  using Base = HeadsAsRows<__half, kHeadDim>;
+struct HeadsAsRows8Bit : HeadsAsRows<__half, kHeadDim, 1> {
+  using Base = HeadsAsRows<__half, kHeadDim, 1>;
   using Base::kPieces;
-  using Base::kScores;
   using typename Base::Output;
   using typename Base::Query;
+  using typename Base::Scores;
+  using typename Base::Weights;
   static constexpr int kRowBytes = Tile<kHeadDim, 1>::kRowBytes;
 
   static __device__ uint32_t key_row(int lane) { return quarters_by_columns<kRowBytes>(lane); }
   static __device__ uint32_t value_row(int lane) { return quarters_by_columns<kRowBytes>(lane); }
 
-  static __device__ __forceinline__ void scores(float (&s)[kScores], const Query& query,
-                                                uint32_t key_row) {
+  static __device__ __forceinline__ void scores(Scores& s, const Query& query, uint32_t key_row) {
     float low[4];  // tokens 0..7
     float high[4];
     unrolled<kPieces / 2>([&](auto i) {
@@ -118,13 +118,13 @@ struct HeadsAsRows8Bit : HeadsAsRows<__half, kHeadDim> {
     });
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      s[e] = low[e];
-      s[4 + e] = high[e];
+      s[0][e] = low[e];
+      s[0][4 + e] = high[e];
     }
   }
 
-  // out[2 * i] has the even elements of 16, out[2 * i + 1] the odd ones.
-  static __device__ __forceinline__ void accumulate(Output& out, const uint32_t (&p)[kScores / 2],
+  // out[0][2 * i] has the even elements of 16, out[0][2 * i + 1] the odd ones.
+  static __device__ __forceinline__ void accumulate(Output& out, const Weights& p,
                                                     uint32_t value_row) {
     unrolled<kPieces / 2>([&](auto i) {
       uint32_t v[4];
@@ -135,8 +135,8 @@ struct HeadsAsRows8Bit : HeadsAsRows<__half, kHeadDim> {
         Widen<Storage>::template apply<Pairs::kAlternate>(v[2 * half], even[0], odd[0]);
         Widen<Storage>::template apply<Pairs::kAlternate>(v[2 * half + 1], even[1], odd[1]);
         constexpr int kFirst = 4 * i + 2 * half;
-        ptx::mma_m16n8k16<__half>(out[kFirst], p, even, out[kFirst]);
-        ptx::mma_m16n8k16<__half>(out[kFirst + 1], p, odd, out[kFirst + 1]);
+        ptx::mma_m16n8k16<__half>(out[0][kFirst], p[0], even, out[0][kFirst]);
+        ptx::mma_m16n8k16<__half>(out[0][kFirst + 1], p[0], odd, out[0][kFirst + 1]);
       });
     });
   }
@@ -146,8 +146,8 @@ struct HeadsAsRows8Bit : HeadsAsRows<__half, kHeadDim> {
     float* const first = rows + lane / 4 * kMergeStride + lane % 4 * 4;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
-      const auto& even = out[2 * i];
-      const auto& odd = out[2 * i + 1];
+      const auto& even = out[0][2 * i];
+      const auto& odd = out[0][2 * i + 1];
 #pragma unroll
       for (int state = 0; state < 2; ++state) {
         *reinterpret_cast<float4*>(first + state * 8 * kMergeStride + i * 16) =

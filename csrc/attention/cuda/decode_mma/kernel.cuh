@@ -31,6 +31,7 @@ namespace pagedattn {
 enum class GroupClass {
   kUpTo8,   // HeadsAsColumns, warps with tiles of their own
   kUpTo16,  // HeadsAsRows, warps with tiles of their own
+  kUpTo32,  // the same with two fragments per warp, where max_warp_heads() is 32
   kUpTo64,  // HeadsAsRows, teams of warps with the same tiles, each warp for 16 heads
 };
 
@@ -65,16 +66,18 @@ struct Parts {
   static constexpr int kHeadDim = kDim;
   static constexpr bool kTeams = kGroup == GroupClass::kUpTo64;
   static constexpr bool kIs8Bit = is_8bit<Storage>;
+  static constexpr int kFragments = kGroup == GroupClass::kUpTo32 ? 2 : 1;
   using T = Storage;
   using Tile = decode_mma::Tile<kDim, sizeof(T)>;
   using Shared = SharedLayout<kDim, sizeof(T)>;
   // 8-bit caches are computed in fp16, whatever the query's type.
   using Element = std::conditional_t<kIs8Bit, __half, T>;
   using Columns = std::conditional_t<kIs8Bit, HeadsAsColumns8Bit<T, kDim>, HeadsAsColumns<T, kDim>>;
-  using Rows = std::conditional_t<kIs8Bit, HeadsAsRows8Bit<T, kDim>, HeadsAsRows<T, kDim>>;
+  using Rows =
+      std::conditional_t<kIs8Bit, HeadsAsRows8Bit<T, kDim>, HeadsAsRows<T, kDim, kFragments>>;
   using Layout = std::conditional_t<kGroup == GroupClass::kUpTo8, Columns, Rows>;
   using Output = typename Layout::Output;
-  using Softmax = LazySoftmax<Element, Layout>;
+  using Softmax = LazySoftmax<Element, Layout>[Layout::kFragments];
   using Scales = TileScales<T, kDim, Layout>;
   using Place = decode_mma::Place<kTeams>;
 };
@@ -114,7 +117,8 @@ __device__ __forceinline__ void attend(const AttentionParams& params, const Deco
   typename P::Scales scales(params, params.scale * kLog2E, work.kv_head, rows, lane);
   compute_tiles<Tile, Layout>(params, work, team, team_token, team_tiles, loader, query, scales,
                               lane, softmax, out);
-  softmax.reduce_sums();
+#pragma unroll
+  for (auto& fragment : softmax) fragment.reduce_sums();
 }
 
 // Merges the warps. The teams' last barriers have freed the tiles, and no copy is on its way.
@@ -129,15 +133,20 @@ __device__ __forceinline__ void finish(const AttentionParams& params, const CtaW
   constexpr int kParts = kMaxParts<P::kTeams>;
   const auto& [warp, lane, team] = place;
   const int num_parts = P::kTeams ? kWarps / team.warps : kWarps;
-  auto& states = *reinterpret_cast<WarpStates*>(shared + P::Shared::kStates);
+  using States = WarpStates<P::Shared::kNumStates>;
+  auto& states = *reinterpret_cast<States*>(shared + P::Shared::kStates);
   Layout::store(reinterpret_cast<float*>(shared + warp * Tile::kWarpBytes), out, lane);
   if ((lane & Layout::kTokenLanes) == 0) {
 #pragma unroll
-    for (int s = 0; s < 2; ++s) {
-      const int entry =
-          (team.member * Layout::kHeads + Layout::head(lane, s)) * num_parts + team.index;
-      states.reference[entry] = -softmax.minus_reference[s];
-      states.sum[entry] = softmax.sum[s];
+    for (int f = 0; f < Layout::kFragments; ++f) {
+#pragma unroll
+      for (int s = 0; s < 2; ++s) {
+        const int head =
+            team.member * Layout::kHeads + f * Layout::kFragmentHeads + Layout::head(lane, s);
+        const int entry = head * num_parts + team.index;
+        states.reference[entry] = -softmax[f].minus_reference[s];
+        states.sum[entry] = softmax[f].sum[s];
+      }
     }
   }
   __syncthreads();

@@ -15,6 +15,7 @@ constexpr int64_t kMaxGridY = 65535;
 template <typename T, int kHeadDim>
 void launch_decode_mma(const AttentionParams& params, Stream stream) {
   using namespace decode_mma;
+  constexpr int kMaxWarpHeads = max_warp_heads(kHeadDim, sizeof(T));
   const int num_heads = params.num_q_heads / params.cache.num_kv_heads;
   const int64_t partition_size = params.partial.partition_size;
   const int query_bytes = element_size(params.dtype);
@@ -27,8 +28,8 @@ void launch_decode_mma(const AttentionParams& params, Stream stream) {
     out.add(params.partial.out);
   }
   const uint64_t out_bytes = kOutVec * (partition_size == 0 ? query_bytes : sizeof(float));
-  const DecodeMmaConfig config{team_warps(num_heads), query.allows(16), out.allows(out_bytes),
-                               RowStrides(params.cache.key, sizeof(T)),
+  const DecodeMmaConfig config{team_warps(num_heads, kMaxWarpHeads), query.allows(16),
+                               out.allows(out_bytes), RowStrides(params.cache.key, sizeof(T)),
                                RowStrides(params.cache.value, sizeof(T))};
 
   const int64_t num_partitions = count_partitions(params.max_seq_len, partition_size);
@@ -45,8 +46,10 @@ void launch_decode_mma(const AttentionParams& params, Stream stream) {
     run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo8>);
   } else if (num_heads <= 16) {
     run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo16>);
-  } else {
+  } else if (num_heads > kMaxWarpHeads) {
     run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo64>);
+  } else if constexpr (kMaxWarpHeads == 32) {
+    run(decode_mma_kernel<T, kHeadDim, GroupClass::kUpTo32>);
   }
 }
 

@@ -3,10 +3,10 @@
 //   tokens   first                     + 64                       + 128
 //            | tile 0 of warp 0..3     | tile 1 of warp 0..3      | ...
 //
-// A tile is two groups of 8 tokens, each within one block. The lanes of the warp hold where the
-// next 32 groups begin, lane l that of group l % 2 of every tile that is l / 2 modulo 16, and hand
-// it out by shuffles. So the table is read once in 16 tiles, 32 entries at a time, and no division
-// is left for the others.
+// A tile is two groups of 8 tokens, each within one block; each half of the warp's lanes copies one
+// of them. The 16 lanes of a half hold where its groups of the next 16 tiles begin, and hand it out
+// by shuffles. So the table is read once in 16 tiles, 32 entries at a time, and no division is left
+// for the others.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -43,7 +43,8 @@ class TileLoader {
                                         const RowStrides& value_strides, int seq, int kv_head,
                                         uint32_t tiles, int lane)
       : seq_(seq),
-        dst_(ptx::keep(tiles + lane_row(lane) * Tile::kRowBytes + lane_chunk(lane) * 16)),
+        dst_(ptx::keep(tiles + (lane / kHalf * kGroupTokens + lane_row(lane)) * Tile::kRowBytes +
+                       lane_chunk(lane) * 16)),
         last_copy_bytes_(ptx::keep(kLastCopyByte + lane_chunk(lane) * 16 <
                                            params.cache.head_dim * Tile::kElementBytes
                                        ? 16
@@ -57,26 +58,27 @@ class TileLoader {
   // apart, this one at `token`; `end` is that of the visible range.
   __device__ __forceinline__ void load(const AttentionParams& params, int32_t token, int32_t end,
                                        uint32_t stage) {
-    if (next_lane_ == kWarpSize) read_table(params, token, end);
+    if (next_tile_ == kHalf) read_table(params, token, end);
     if constexpr (Tile::kScaleBytes > 0) {
       if (params.cache.key.scale.kind == ScaleKind::kPerTokenHead) copy_scales(params, stage);
     }
     const uint32_t dst = stage + dst_;
-    unrolled<kGroupsPerTile>([&](auto group) {
-      const uint32_t block = __shfl_sync(kFullWarp, block_, next_lane_);
-      const uint32_t offset = __shfl_sync(kFullWarp, offset_, next_lane_);
-      ++next_lane_;
-      constexpr int kGroupByte = group * kGroupTokens * Tile::kRowBytes;
-      copy_group<kGroupByte>(dst, key_, block, offset);
-      copy_group<kGroupByte + Tile::kMatrixBytes>(dst, value_, block, offset);
-    });
+    const uint32_t block = __shfl_sync(kFullWarp, block_, next_tile_, kHalf);
+    const uint32_t offset = __shfl_sync(kFullWarp, offset_, next_tile_, kHalf);
+    ++next_tile_;
+    copy_rows<0>(dst, key_, block, offset);
+    copy_rows<Tile::kMatrixBytes>(dst, value_, block, offset);
   }
 
  private:
-  // One copy instruction covers 4 rows by 128 bytes, or 8 rows by 64 where rows are not multiples
-  // of 128; then the lanes that write at the same time take rows 4 apart, on different banks.
+  static constexpr int kHalf = kWarpSize / kGroupsPerTile;
+
+  // One copy instruction covers 2 rows of either group by 128 bytes, or 4 by 64 where rows are not
+  // multiples of 128; then the lanes that write at the same time take rows 4 apart, on different
+  // banks.
   static constexpr int kLanesPerRow = Tile::kRowDataBytes % 128 == 0 ? 8 : 4;
-  static constexpr int kRowsPerCopy = kWarpSize / kLanesPerRow;
+  static constexpr int kRowStep = 2;  // from a lane's row of one copy to that of the next
+  static constexpr int kCopyRows = kLanesPerRow / 2;
   static constexpr int kCopyBytes = kLanesPerRow * 16;
   static constexpr int kCopiesPerRow = Tile::kRowDataBytes / kCopyBytes;
   // The only copy that a smaller head_dim of the same bucket cuts off.
@@ -85,7 +87,7 @@ class TileLoader {
 
   static __device__ int lane_chunk(int lane) { return lane % kLanesPerRow; }
   static __device__ int lane_row(int lane) {
-    return kLanesPerRow == 8 ? lane / 8 : lane / 8 + lane / 4 % 2 * 4;
+    return lane / 8 % 2 + (kLanesPerRow == 8 ? 0 : lane / 4 % 2 * 4);
   }
 
   // K or V of one head, seen from this lane's row and chunk.
@@ -102,24 +104,24 @@ class TileLoader {
           strides(strides) {}
   };
 
-  template <int kGroupByte>
-  __device__ __forceinline__ void copy_group(uint32_t dst, const Rows& rows, uint32_t block,
-                                             uint32_t offset) {
+  template <int kMatrixByte>
+  __device__ __forceinline__ void copy_rows(uint32_t dst, const Rows& rows, uint32_t block,
+                                            uint32_t offset) {
     const char* src = ptx::address(rows.base, block, rows.strides.block);
     src = ptx::address(src, offset, rows.strides.token);
-    unrolled<kGroupTokens / kRowsPerCopy>([&](auto i) {
-      constexpr int kRowByte = kGroupByte + i * kRowsPerCopy * Tile::kRowBytes;
+    unrolled<kCopyRows>([&](auto i) {
+      constexpr int kRowByte = kMatrixByte + i * kRowStep * Tile::kRowBytes;
       unrolled<kCopiesPerRow - 1>(
           [&](auto j) { ptx::cp_async_16<kRowByte + j * kCopyBytes, j * kCopyBytes>(dst, src); });
       ptx::cp_async_16<kRowByte + kLastCopyByte, kLastCopyByte>(dst, src, last_copy_bytes_);
-      src = ptx::address<kRowsPerCopy>(src, rows.strides.token);
+      src = ptx::address<kRowStep>(src, rows.strides.token);
     });
   }
 
   // Lanes 0 to 15 fetch the scales of the tile's K rows, the others those of its V rows.
   __device__ __forceinline__ void copy_scales(const AttentionParams& params, uint32_t stage) {
     const int lane = threadIdx.x % kWarpSize;
-    const int holder = next_lane_ + lane % kTileTokens / kGroupTokens;
+    const int holder = next_tile_ + lane % kTileTokens / kGroupTokens * kHalf;
     const Slot slot{__shfl_sync(kFullWarp, block_, holder),
                     __shfl_sync(kFullWarp, offset_, holder) + lane % kGroupTokens};
     const KvCacheView& cache = params.cache;
@@ -135,12 +137,11 @@ class TileLoader {
     const int64_t row = ptx::keep(seq_) * params.block_table_stride;
     const int32_t block_size = ptx::keep(params.cache.block_size);
     const int lane = threadIdx.x % kWarpSize;
-    const int32_t group =
-        token + lane / kGroupsPerTile * kStepTokens + lane % kGroupsPerTile * kGroupTokens;
+    const int32_t group = token + lane % kHalf * kStepTokens + lane / kHalf * kGroupTokens;
     const int32_t entry = group / block_size;
     block_ = group < end ? params.block_tables[row + entry] : 0;
     offset_ = group - entry * block_size;
-    next_lane_ = 0;
+    next_tile_ = 0;
   }
 
   int seq_;
@@ -154,7 +155,7 @@ class TileLoader {
   // Where the group that this lane holds begins.
   int32_t block_ = 0;
   int32_t offset_ = 0;
-  int next_lane_ = kWarpSize;  // which lane holds the next group
+  int next_tile_ = kHalf;  // which lane of a half holds the next group
 };
 
 // Zeroes the V rows of a landed tile that the query does not see, and their scales: they may hold

@@ -32,10 +32,10 @@ struct Team {
   int member;  // this warp's place
   int threads;
 
-  __device__ __forceinline__ Team(int warp, int team_warps)
+  __device__ __forceinline__ Team(unsigned warp, unsigned team_warps)
       : warps(kShared ? team_warps : 1),
-        index(warp / warps),
-        member(warp % warps),
+        index(kShared ? warp / team_warps : warp),
+        member(kShared ? warp % team_warps : 0),
         threads(ptx::keep(warps * kWarpSize)) {}
 
   __device__ __forceinline__ void sync() const {
@@ -80,17 +80,24 @@ __device__ __forceinline__ void compute_tiles(const AttentionParams& params, con
   const uint32_t value_row = ptx::keep(ptx::shared_address(tiles) + Layout::value_row(lane));
 
   const auto compute = [&](int32_t token, uint32_t tile) {
-    float scores[Layout::kScores];
+    typename Layout::Scores scores;
     Layout::scores(scores, query, key_row + tile);
     scales.apply(scores, tiles + tile, lane);
     float factors[2] = {scales.factors[0], scales.factors[1]};
     if (static_cast<uint32_t>(token - visible.begin) >= num_plain) {
-      apply_masks<Layout>(scores, factors, params, work.first_head + first_row,
-                          work.num_heads - first_row, visible, work.q_pos, token, lane);
+#pragma unroll
+      for (int f = 0; f < Layout::kFragments; ++f) {
+        const int first = first_row + f * Layout::kFragmentHeads;
+        apply_masks<Layout>(scores[f], factors, params, work.first_head + first,
+                            work.num_heads - first, visible, work.q_pos, token, lane);
+      }
       factors[0] = factors[1] = 1.0f;
     }
-    uint32_t weights[Layout::kScores / 2];
-    softmax.weigh(scores, factors, scales, out, weights);
+    typename Layout::Weights weights;
+#pragma unroll
+    for (int f = 0; f < Layout::kFragments; ++f) {
+      softmax[f].weigh(scores[f], factors, scales, out[f], weights[f]);
+    }
     Layout::accumulate(out, weights, value_row + tile);
   };
   // A team's last warps may have no heads.

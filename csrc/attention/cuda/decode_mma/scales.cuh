@@ -45,13 +45,14 @@ struct TileScales {
                                         const unsigned char*, int)
       : factors{scale_log2, scale_log2} {}
 
-  __device__ __forceinline__ void apply(float (&)[Layout::kScores], const unsigned char*, int) {}
+  __device__ __forceinline__ void apply(typename Layout::Scores&, const unsigned char*, int) {}
   __device__ __forceinline__ float of_weight(int) const { return 1.0f; }
 };
 
 template <typename T, int kHeadDim, typename Layout>
   requires is_8bit<T>
 struct TileScales<T, kHeadDim, Layout> {
+  static_assert(Layout::kFragments == 1);
   static constexpr bool kScalesWeights = true;
   float factors[2];
   bool of_tokens;
@@ -71,14 +72,14 @@ struct TileScales<T, kHeadDim, Layout> {
   }
 
   // Scales a tile's scores, and remembers what its weights are to be scaled by.
-  __device__ __forceinline__ void apply(float (&scores)[Layout::kScores], const unsigned char* tile,
+  __device__ __forceinline__ void apply(typename Layout::Scores& scores, const unsigned char* tile,
                                         int lane) {
     if (!of_tokens) return;
     const auto* const keys = reinterpret_cast<const float*>(tile + Tile<kHeadDim, 1>::kScales);
     const float* const values = keys + kTileTokens;
 #pragma unroll
     for (int e = 0; e < Layout::kScores; ++e) {
-      scores[e] *= keys[Layout::token(lane, e)];
+      scores[0][e] *= keys[Layout::token(lane, e)];
       weights[e] = values[Layout::token(lane, e)];
     }
   }

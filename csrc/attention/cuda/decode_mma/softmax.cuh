@@ -23,11 +23,11 @@
 
 namespace pagedattn::decode_mma {
 
-// The state of a lane's two heads; logits are in units of log2.
+// The state of a lane's two heads of a fragment; logits are in units of log2.
 template <typename T, typename Layout>
 struct LazySoftmax {
   static constexpr int kScores = Layout::kScores;
-  using Output = typename Layout::Output;
+  using Output = std::remove_extent_t<typename Layout::Output>;
 
   // bf16 has exponents to spare; of fp16's 14 below 1, weights of small logits need the rest.
   static constexpr float kHeadroom = std::is_same_v<T, __half> ? 3.0f : 24.0f;

@@ -6,11 +6,16 @@ namespace pagedattn::decode_mma {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kMaxWarpHeads = 16;
 
-// Warps that share tiles, each for heads of its own.
-constexpr int team_warps(int num_heads) {
-  return num_heads <= kMaxWarpHeads ? 1 : num_heads <= 2 * kMaxWarpHeads ? 2 : 4;
+// Groups of up to as many query heads are one warp's: in one mma fragment of 16 rows, or in two
+// where there are registers for their outputs.
+constexpr int max_warp_heads(int head_dim, int element_bytes) {
+  return head_dim <= 64 && element_bytes == 2 ? 32 : 16;
+}
+
+// Larger groups are a team's: warps that share tiles, each for 16 heads of its own.
+constexpr int team_warps(int num_heads, int max_heads) {
+  return num_heads <= max_heads ? 1 : num_heads <= 32 ? 2 : 4;
 }
 
 // CTAs per SM that the registers leave room for, by the launch bounds.
@@ -57,10 +62,12 @@ using QueryTile = Tile<kHeadDim>;
 template <int kHeadDim, int kElementBytes = 2>
 struct SharedLayout {
   static constexpr int kStates = kWarps * Tile<kHeadDim, kElementBytes>::kWarpBytes;
-  static constexpr int kQuery = kStates + kWarps * kMaxWarpHeads * 2 * sizeof(float);
+  static constexpr int kNumStates = kWarps * max_warp_heads(kHeadDim, kElementBytes);
+  static constexpr int kQuery = kStates + kNumStates * 2 * sizeof(float);
 
   static constexpr int bytes(int num_heads) {
-    const int query_rows = num_heads <= 8 ? 8 : kMaxWarpHeads * team_warps(num_heads);
+    int query_rows = 8;
+    while (query_rows < num_heads) query_rows *= 2;
     return kQuery + query_rows * QueryTile<kHeadDim>::kRowBytes;
   }
 };
