@@ -32,8 +32,13 @@ ISSUE_SLOTS_PER_CLOCK = 4
 LDGSTS_BYTES = 32 * 16  # a warp's 16-byte copies
 MIN_ISSUE_TO_HBM = 5.0
 MIN_ISSUE_TO_HBM_8BIT = 1.5  # half the bytes, and their conversion
-# By head_dim, of the instructions of a varlen kernel's largest row tile.
-MIN_MMA_SHARE = {64: 0.2, 96: 0.28, 128: 0.33, 192: 0.3, 256: 0.35}
+# By what the cache holds and head_dim, of the instructions of a varlen kernel's largest row tile.
+MIN_MMA_SHARE = {
+    "16 bits": {64: 0.2, 96: 0.28, 128: 0.33, 192: 0.3, 256: 0.35},
+    "e5m2": {64: 0.18, 128: 0.26, 256: 0.26},
+    "int8": {64: 0.16, 128: 0.24, 256: 0.22},
+    "e4m3": {64: 0.13, 128: 0.19, 256: 0.16},
+}
 SHARED_BYTES_PER_SM = {
     80: 164 << 10,
     86: 100 << 10,
@@ -408,23 +413,44 @@ def tile_sizes() -> dict[tuple[int, int], TileSizes]:
 class VarlenMma:
     """What the template arguments of a varlen kernel say; sizes as in varlen_mma/tile.h."""
 
+    element_bytes: int
     head_dim: int
 
     @property
     def row_tiles(self) -> tuple[int, ...]:
         return (16, 64, 128) if self.head_dim <= 128 else (16, 64)
 
-    def work(self, rows: int) -> dict[str, int]:
+    @property
+    def tile_bytes(self) -> int:
+        """K and V of 64 keys."""
+        return 2 * 64 * self.element_bytes * self.head_dim
+
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The types that the kernel tells apart at run time; "" if it is compiled for one."""
+        return ("",) if self.element_bytes == 2 else ("e5m2", "int8", "e4m3")
+
+    def work(self, rows: int, codes: str, arch: int) -> dict[str, int]:
         """Of a warp, for a tile of 64 keys."""
         fragments = 2 if rows == 128 else 1
         tokens = 16 if rows == 16 else 64
-        copies = 2 * 16 * 2 * self.head_dim // LDGSTS_BYTES
-        return {"HMMA": 2 * fragments * tokens // 8 * self.head_dim // 16, "LDGSTS": copies}
+        work = {
+            "HMMA": 2 * fragments * tokens // 8 * self.head_dim // 16,
+            "LDGSTS": self.tile_bytes // 4 // LDGSTS_BYTES,
+        }
+        if codes:  # two halves of 4 codes, 4 * 32 codes at a time
+            conversions = {"int8": "HADD2", "e4m3": "HSET2" if arch < 89 else "F2FP.F16.E4M3"}
+            work |= dict.fromkeys(conversions.values(), 0)
+            if codes in conversions:
+                work[conversions[codes]] = 2 * self.tile_bytes // 4 // (4 * 32)
+        return work
 
 
 def varlen_mma_of(kernel: Kernel) -> VarlenMma | None:
-    found = re.match(r"varlen_mma_kernel<\w+, (\d+)>", kernel.name)
-    return VarlenMma(int(found[1])) if found else None
+    found = re.match(r"varlen_mma_kernel<([\w ]+), (\d+)>", kernel.name)
+    if not found:
+        return None
+    return VarlenMma(1 if found[1] == "unsigned char" else 2, int(found[2]))
 
 
 def decode_mma_of(kernel: Kernel) -> DecodeMma | None:
@@ -479,22 +505,25 @@ def report(kernel: Kernel) -> list[str]:
 def report_varlen(kernel: Kernel, config: VarlenMma) -> list[str]:
     flow = Flow(kernel.code)
     loops = flow.loops()
-    share = 0.0
-    for rows in config.row_tiles:
-        work = config.work(rows)
+    problems = []
+    for rows, codes in itertools.product(config.row_tiles, config.codes):
+        work = config.work(rows, codes, kernel.arch)
         # The innermost loop, where several have such a way around.
         order = sorted(loops, key=lambda header: len(loops[header]))
         paths = (flow.shortest_path(header, loops[header], work) for header in order)
         path = next((path for path in paths if path is not None), None)
         if path is None:
-            return [f"no loop for {rows} rows"]
+            return [f"no loop for {rows} rows {codes}"]
         share = work["HMMA"] / len(path)
+        per_kilobyte = 4 * len(path) / (config.tile_bytes / 1024)
         print(
-            f"  {rows} rows x 64 keys: {len(path)} instructions, {share:.1%} mma: {classify(path)}"
+            f"  {rows} rows x 64 keys{f' of {codes}' if codes else ''}: {len(path)} instructions, "
+            f"{share:.1%} mma, {per_kilobyte:.0f} per KB: {classify(path)}"
         )
-    if share < MIN_MMA_SHARE[config.head_dim]:
-        return [f"{share:.1%} of the largest row tile's instructions are mma"]
-    return []
+        wanted = MIN_MMA_SHARE[codes or "16 bits"][config.head_dim]
+        if rows == config.row_tiles[-1] and share < wanted:
+            problems.append(f"{share:.1%} of the instructions for {rows} rows {codes} are mma")
+    return problems
 
 
 def report_decode(kernel: Kernel, config: DecodeMma) -> list[str]:

@@ -132,6 +132,29 @@ VARLEN_SPECS = (
         )
         for dtype, window_left in ((torch.bfloat16, -1), (torch.float16, 30))
     ]
+    + [
+        # The same over an 8-bit cache.
+        Spec(
+            dtype=torch.bfloat16,
+            query_lens=(1, 20, 0, 33, 5),
+            seq_lens=(40, 70, 0, 33, 130),
+            cache_dtype=torch.int8,
+            scale_kind=scale_kind,
+        )
+        for scale_kind in ("head", "token_head")
+    ]
+    + [
+        # Short queries over long contexts, whose keys may be split.
+        Spec(
+            dtype=torch.bfloat16,
+            head_dim=32,
+            heads=(2, 1),
+            query_lens=(1, 20, 2),
+            seq_lens=(4500, 70, 4100),
+            **masks,
+        )
+        for masks in ({"sinks": True}, {"window_left": 2100}, {"cache_dtype": E4M3})
+    ]
 )
 
 

@@ -54,8 +54,10 @@ def test_every_code_is_read_exactly(
     case = all_codes(dtype, cache_dtype)
     result = OPS[op](case, backend)
     keys, values = case.key_cache[0, 0].float(), case.value_cache[0, 0].float()
+    # Codes differ by 2**-7 at least; in 16 bits, the weight of 1 may be off by its rounding.
+    rtol = 0.0 if dtype == torch.float32 else 1e-3
     torch.testing.assert_close(
-        result.out.float(), values.expand(32, 8, 32), rtol=0, atol=0, equal_nan=True
+        result.out.float(), values.expand(32, 8, 32), rtol=rtol, atol=0, equal_nan=True
     )
     # Codes differ by 2**-16 at least; a kernel may compute a logit beside a reference of its own.
     torch.testing.assert_close(result.lse, keys.t(), rtol=1e-6, atol=1e-6)

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -125,8 +126,94 @@ HALF_MASKS = [
 ]
 
 
+# 8-bit caches on tensor cores: every row tile, with keys in one and in several tiles of keys.
+QUANTIZED_HALF_FACTORS = {
+    "dtype": [torch.float16, torch.bfloat16],
+    "cache_dtype": [FP8_E4M3, FP8_E5M2, INT8],
+    "scale_kind": ["none", "tensor", "head", "token_head"],
+    "head_dim": [48, 64, 80, 128, 144, 256],
+    "lengths": [((1, 4), (200, 65)), ((14, 2), (150, 64)), ((40, 1), (70, 130)), ((35,), (35,))],
+    "heads": [(4, 4), (4, 1)],
+    "block_size": [8, 16, 64],
+    "masks": ["none", "window", "rule", "noncausal", "tree"],
+}
+MASK_SETS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "window": {"window_left": 20, "sinks": True},
+    "rule": {"softcap": 3.0, "alibi": True},
+    "noncausal": {"causal": False, "window_left": 70},
+    "tree": {"tree": True},
+}
+
+
+def quantized_half(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]], masks: str, **row: Any
+) -> Spec:
+    return Spec(query_lens=lengths[0], seq_lens=lengths[1], **row, **MASK_SETS[masks])
+
+
+QUANTIZED_HALF = [quantized_half(**row) for row in all_pairs(QUANTIZED_HALF_FACTORS)]
+
+
+# Short queries whose keys are split into partitions of 2048 tokens and more, beside others.
+SPLITS = [
+    Spec(head_dim=32, **spec)
+    for spec in (
+        {"dtype": torch.bfloat16, "heads": (2, 1), "query_lens": (1, 3), "seq_lens": (4097, 50)},
+        {"dtype": torch.float16, "heads": (1, 1), "query_lens": (30, 1), "seq_lens": (40, 6200)},
+        {"dtype": torch.bfloat16, "heads": (2, 2), "query_lens": (2,), "seq_lens": (4100,)},
+        {
+            "dtype": torch.float16,
+            "heads": (1, 1),
+            "query_lens": (1, 2),
+            "seq_lens": (9000, 4200),
+            "window_left": 2500,
+            "sinks": True,
+        },
+        {
+            "dtype": torch.bfloat16,
+            "heads": (1, 1),
+            "query_lens": (3, 1),
+            "seq_lens": (4098, 4099),
+            "softcap": 5.0,
+            "alibi": True,
+            "sinks": True,
+        },
+        {
+            "dtype": torch.float16,
+            "heads": (1, 1),
+            "query_lens": (5,),
+            "seq_lens": (6146,),
+            "tree": True,
+        },
+        {
+            "dtype": torch.bfloat16,
+            "heads": (1, 1),
+            "query_lens": (4,),
+            "seq_lens": (4100,),
+            "causal": False,
+            "sinks": True,
+        },
+        {
+            "dtype": torch.bfloat16,
+            "heads": (2, 1),
+            "query_lens": (2, 1),
+            "seq_lens": (4500, 300),
+            "cache_dtype": FP8_E4M3,
+            "scale_kind": "token_head",
+        },
+        # Tiles of 64 and of 128 rows.
+        {"dtype": torch.float16, "heads": (20, 1), "query_lens": (1,), "seq_lens": (4161,)},
+        {"dtype": torch.float16, "heads": (9, 1), "query_lens": (8,), "seq_lens": (6150,)},
+        {"dtype": torch.bfloat16, "heads": (4, 1), "query_lens": (16,), "seq_lens": (20000,)},
+    )
+]
+
+
 @pytest.mark.parametrize(
-    "spec", SHAPES + QUANTIZED + MASKS + LENGTHS + ROW_TILES + HALF_MASKS, ids=str
+    "spec",
+    SHAPES + QUANTIZED + MASKS + LENGTHS + ROW_TILES + HALF_MASKS + QUANTIZED_HALF + SPLITS,
+    ids=str,
 )
 def test_matches_the_reference(spec: Spec, backend: Backend):
     assert_as_expected(run_varlen(built(spec), backend), built(spec))
@@ -222,14 +309,17 @@ def test_chunked_prefill_equals_prefill_in_one(chunk: int, dtype: torch.dtype, b
 
 
 @pytest.mark.parametrize("window_left", [-1, 50])
+@pytest.mark.parametrize("cache_dtype", [None, FP8_E4M3], ids=str)
 @pytest.mark.parametrize("dtype", HALVES)
 def test_tensor_core_rows_have_the_same_bits_in_every_chunking(
-    dtype: torch.dtype, window_left: int, backend: Backend
+    dtype: torch.dtype, cache_dtype: torch.dtype | None, window_left: int, backend: Backend
 ):
     """Chunks of more than 16 packed rows: with fewer, the warps share the keys out."""
     if backend.name == "cpu":
         pytest.skip("the CPU kernel cuts the keys by the length of the query")
     spec = Spec(query_lens=(100,), seq_lens=(100,), heads=(2, 1), head_dim=32, dtype=dtype)
+    if cache_dtype is not None:
+        spec = replace(spec, cache_dtype=cache_dtype, scale_kind="token_head")
     case = built(replace(spec, window_left=window_left))
     whole = run_varlen(case, backend)
     for size in (9, 20, 33, 64, 90):
@@ -255,7 +345,39 @@ def test_a_value_that_is_not_finite_reaches_only_rows_that_see_it(
     result = run_varlen(case, backend)
     touched = torch.zeros_like(clean.out, dtype=torch.bool)
     touched[query_len - (length - position) :, 2:, dim] = True
-    assert not result.out[touched].isfinite().any()
+    expected = torch.full_like(result.out[touched], bad)
+    torch.testing.assert_close(result.out[touched], expected, equal_nan=True)
+    assert torch.equal(result.out[~touched], clean.out[~touched])
+    assert torch.equal(result.lse, clean.lse)
+
+
+@pytest.mark.parametrize("query_len", [4, 20, 70])
+@pytest.mark.parametrize(
+    ("cache_dtype", "bad"),
+    [(FP8_E4M3, math.nan), (FP8_E5M2, math.nan), (FP8_E5M2, math.inf)],
+    ids=str,
+)
+def test_a_code_that_is_not_finite_reaches_only_rows_that_see_it(
+    cache_dtype: torch.dtype, bad: float, query_len: int, backend: Backend
+):
+    length, position, dim = 80, 77, 5
+    case = build(
+        Spec(
+            query_lens=(query_len,),
+            seq_lens=(length,),
+            dtype=torch.float16,
+            cache_dtype=cache_dtype,
+            scale_kind="head",
+        )
+    )
+    clean = run_varlen(case, backend)
+    block = case.block_tables[0, position // case.value_cache.shape[1]]
+    case.value_cache[block, position % case.value_cache.shape[1], 1, dim] = bad
+    result = run_varlen(case, backend)
+    touched = torch.zeros_like(clean.out, dtype=torch.bool)
+    touched[query_len - (length - position) :, 2:, dim] = True
+    expected = torch.full_like(result.out[touched], bad)
+    torch.testing.assert_close(result.out[touched], expected, equal_nan=True)
     assert torch.equal(result.out[~touched], clean.out[~touched])
     assert torch.equal(result.lse, clean.lse)
 
@@ -298,3 +420,58 @@ def test_loose_bounds_of_the_lengths_are_taken(backend: Backend):
     case = built(Spec(seq_lens=(20, 3), query_lens=(20, 1)))
     loose = run_varlen(case, backend, max_query_len=2**31 - 1, max_seq_len=2**31 - 1)
     assert_as_expected(loose, case)
+
+
+@pytest.mark.parametrize("query_len", [1, 12, 40])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_scales_of_tokens_from_zero_to_huge_keep_their_precision(
+    dtype: torch.dtype, query_len: int, backend: Backend
+):
+    """Side by side in a sequence, and over all the range of the output's type."""
+    case = build(
+        Spec(
+            query_lens=(query_len, query_len),
+            seq_lens=(150, 70),
+            dtype=dtype,
+            cache_dtype=FP8_E5M2,
+            scale_kind="token_head",
+        )
+    )
+    steps = torch.tensor([2.0**-10, 1.0, 2.0**6, 0.0])  # 0: of a row of zeros
+    case.v_scale.mul_(steps[torch.arange(case.v_scale.shape[1]) % 4, None])
+    case.v_scale *= torch.tensor([2.0**-3, 2.0**3] if dtype == torch.float16 else [1e-12, 1e15])
+    case.k_scale[:, ::7] = 0.0
+    assert_as_expected(run_varlen(case, backend), case)
+
+
+@pytest.mark.parametrize("scale_kind", ["head", "token_head"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_cache_scales_may_be_zero_or_negative(
+    dtype: torch.dtype, scale_kind: str, backend: Backend
+):
+    case = build(
+        Spec(
+            query_lens=(20, 1, 3),
+            seq_lens=(90, 70, 130),
+            dtype=dtype,
+            heads=(6, 3),
+            cache_dtype=INT8,
+            scale_kind=scale_kind,
+        )
+    )
+    for scale in (case.k_scale, case.v_scale):
+        scale[..., 0] *= -1
+    case.k_scale[..., 1] = 0.0
+    assert_as_expected(run_varlen(case, backend), case)
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_queries_of_any_size_over_8_bit_caches(dtype: torch.dtype, backend: Backend):
+    """Rows far from 1 in either direction, within what their dtype holds."""
+    spec = Spec(query_lens=(20, 3), seq_lens=(90, 70), dtype=dtype, cache_dtype=FP8_E4M3)
+    case = build(replace(spec, scale_kind="tensor"))
+    largest = 2.0**12 if dtype == torch.float16 else 2.0**60
+    case.query[::3] *= 2.0**-10
+    case.query[1::3] *= largest
+    case = replace(case, scale=case.scale / largest)
+    assert_as_expected(run_varlen(case, backend), case)

@@ -10,7 +10,7 @@ namespace pagedattn {
 
 template <typename Word>
 void launch_decode(const AttentionParams& params, Stream stream) {
-  with_simt_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
+  with_coarse_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
     using Tile = DecodeTile<Word, kHeadDim>;
     const int64_t num_partitions =
         count_partitions(params.max_seq_len, params.partial.partition_size);

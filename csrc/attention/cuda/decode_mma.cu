@@ -19,16 +19,14 @@ int group_heads(const AttentionParams& params) {
   return params.num_q_heads / params.cache.num_kv_heads;
 }
 
-// visit.operator()<T, kHeadDim>() with what the cache holds and the bucket of its head_dim: for
-// 8-bit caches, there are fewer.
+// visit.operator()<T, kHeadDim>() with what the cache holds and the bucket of its head_dim.
 template <typename Visit>
 void with_instantiation(const KvCacheView& cache, Visit&& visit) {
   if (is_quantized(cache.dtype)) {
     with_quantized_type(cache.dtype, [&](auto tag) {
       using T = typename decltype(tag)::Type;
-      if (cache.head_dim <= 64) return visit.template operator()<T, 64>();
-      if (cache.head_dim <= 128) return visit.template operator()<T, 128>();
-      visit.template operator()<T, 256>();
+      with_coarse_head_dim(cache.head_dim,
+                           [&]<int kHeadDim>() { visit.template operator()<T, kHeadDim>(); });
     });
   } else {
     with_head_dim(cache.head_dim, [&]<int kHeadDim>() {
@@ -46,22 +44,10 @@ int shared_bytes(const AttentionParams& params) {
   return bytes;
 }
 
-// Copies of 16 bytes need rows of as many, and scales are of tokens for both K and V or for
-// neither.
-bool supports_cache(const KvCacheView& cache, DType query) {
-  if (!is_quantized(cache.dtype)) return cache.dtype == query;
-  const bool of_tokens = cache.key.scale.kind == ScaleKind::kPerTokenHead;
-  return cache.head_dim % 16 == 0 &&
-         of_tokens == (cache.value.scale.kind == ScaleKind::kPerTokenHead);
-}
-
 }  // namespace
 
 bool decode_mma_supports(const AttentionParams& params) {
-  const KvCacheView& cache = params.cache;
-  const bool half = params.dtype == DType::kFloat16 || params.dtype == DType::kBFloat16;
-  return half && supports_cache(cache, params.dtype) && group_heads(params) <= kMaxGroupHeads &&
-         strides_fit(cache.key) && strides_fit(cache.value) && has_mma_instructions() &&
+  return mma_takes(params) && group_heads(params) <= kMaxGroupHeads && has_mma_instructions() &&
          shared_bytes(params) <= device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 

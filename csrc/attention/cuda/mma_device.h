@@ -30,10 +30,19 @@ inline bool strides_fit(const CacheView& view) {
   return fits(view.block_stride) && fits(view.token_stride) && fits(view.head_stride);
 }
 
-// fp16 or bf16 throughout, within the loaders' reach.
-inline bool mma_takes_cache(const AttentionParams& params) {
+// In the query's type, or in an 8-bit one: then copies of 16 bytes need rows of as many, and scales
+// are of tokens for both K and V or for neither.
+inline bool mma_takes_elements(const KvCacheView& cache, DType query) {
+  if (!is_quantized(cache.dtype)) return cache.dtype == query;
+  const bool of_tokens = cache.key.scale.kind == ScaleKind::kPerTokenHead;
+  return cache.head_dim % 16 == 0 &&
+         of_tokens == (cache.value.scale.kind == ScaleKind::kPerTokenHead);
+}
+
+// A query in fp16 or bf16 and a cache within the loaders' reach.
+inline bool mma_takes(const AttentionParams& params) {
   const bool half = params.dtype == DType::kFloat16 || params.dtype == DType::kBFloat16;
-  return half && params.cache.dtype == params.dtype && strides_fit(params.cache.key) &&
+  return half && mma_takes_elements(params.cache, params.dtype) && strides_fit(params.cache.key) &&
          strides_fit(params.cache.value);
 }
 

@@ -1,5 +1,5 @@
 // The tiles of the SIMT-core kernels: every number that trades registers and shared memory for
-// reuse, in one place.
+// reuse, in one place. And the buckets of head_dim, of all kernels.
 #pragma once
 
 #include <stdexcept>
@@ -18,9 +18,10 @@ void with_head_dim(int head_dim, Visit&& visit) {
   throw std::runtime_error("pagedattn: head_dim " + std::to_string(head_dim) + " exceeds 256");
 }
 
-// The same for the SIMT-core kernels, which serve what the tensor cores do not.
+// The same with fewer buckets: for SIMT cores, which serve what the tensor cores do not, and for
+// 8-bit caches, which read no more bytes for it.
 template <typename Visit>
-void with_simt_head_dim(int head_dim, Visit&& visit) {
+void with_coarse_head_dim(int head_dim, Visit&& visit) {
   if (head_dim <= 64) return visit.template operator()<64>();
   if (head_dim <= 128) return visit.template operator()<128>();
   if (head_dim <= 256) return visit.template operator()<256>();

@@ -11,7 +11,7 @@ namespace pagedattn {
 
 template <typename Word>
 void launch_varlen(const AttentionParams& params, Stream stream) {
-  with_simt_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
+  with_coarse_head_dim(params.cache.head_dim, [&]<int kHeadDim>() {
     using Tile = VarlenTile<kHeadDim>;
     const int group_size = params.num_q_heads / params.cache.num_kv_heads;
     // max_query_len may be a loose bound; no sequence has more tokens than there are.

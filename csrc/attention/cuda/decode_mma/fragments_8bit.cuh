@@ -16,9 +16,9 @@
 
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/unroll.cuh"
+#include "../widen.cuh"
 #include "fragments.cuh"
 #include "tile.h"
-#include "widen.cuh"
 
 namespace pagedattn::decode_mma {
 

@@ -13,6 +13,7 @@
 #include "../../../common/cuda/shared_memory.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
 #include "../../params.h"
+#include "../widen.cuh"
 #include "epilogue.cuh"
 #include "fragments.cuh"
 #include "fragments_8bit.cuh"
@@ -22,7 +23,6 @@
 #include "scales.cuh"
 #include "softmax.cuh"
 #include "tile.h"
-#include "widen.cuh"
 #include "work.cuh"
 
 namespace pagedattn {

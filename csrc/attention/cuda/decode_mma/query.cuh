@@ -9,6 +9,7 @@
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/warp_reduce.cuh"
 #include "../../params.h"
+#include "../half_query.cuh"
 #include "tile.h"
 #include "work.cuh"
 
@@ -62,43 +63,19 @@ __device__ __forceinline__ const float* query_scale(const unsigned char* rows, i
   return query_scale<kHeadDim>(const_cast<unsigned char*>(rows), head);
 }
 
-// For an 8-bit cache: the rows in fp16, which has fewer exponents than bf16. Each is brought to the
-// top of fp16's range by a power of two, so that elements down to 2^-32 of the row's largest stay
-// exact. The elements are in the order in which fragments_8bit.cuh has those of K.
+// For an 8-bit cache: the rows in fp16, their elements in the order in which fragments_8bit.cuh has
+// those of K.
 template <int kHeadDim>
 __device__ __forceinline__ void stage_query_as_half(unsigned char* rows, int num_rows,
                                                     const AttentionParams& params,
                                                     const CtaWork& work) {
-  constexpr int kPairs = kHeadDim / 2 / kWarpSize;
-  const int lane = threadIdx.x % kWarpSize;
   for (int head = threadIdx.x / kWarpSize; head < num_rows; head += kWarps) {
     const int64_t first =
         work.seq * params.query.token_stride + (work.first_head + head) * params.query.head_stride;
-    float2 pairs[kPairs];
-    float largest = 0.0f;
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int dim = (i * kWarpSize + lane) * 2;
-      const bool exists = head < work.num_heads && dim < params.cache.head_dim;
-      pairs[i] = make_float2(0.0f, 0.0f);
-      if (exists) {
-        pairs[i].x = load_float(params.query.data, first + dim, params.dtype);
-        pairs[i].y = load_float(params.query.data, first + dim + 1, params.dtype);
-      }
-      largest = fmaxf(largest, fmaxf(fabsf(pairs[i].x), fabsf(pairs[i].y)));
-    }
-    // The largest of [2^n, 2^(n+1)) goes to [2^14, 2^15).
-    const uint32_t exponent = max(__float_as_uint(warp_max(largest)) >> 23, 15u);
-    const float scale = __uint_as_float((2 * 127 + 14 - exponent) << 23);
-    auto* const row = reinterpret_cast<__half2*>(rows + head * Tile<kHeadDim>::kRowBytes);
-#pragma unroll
-    for (int i = 0; i < kPairs; ++i) {
-      const int position = dim_position((i * kWarpSize + lane) * 2);
-      row[position / 2] = __floats2half2_rn(pairs[i].x * scale, pairs[i].y * scale);
-    }
-    if (lane == 0) {
-      *query_scale<kHeadDim>(rows, head) = __uint_as_float((exponent - 14) << 23);
-    }
+    auto* const row = reinterpret_cast<__half*>(rows + head * Tile<kHeadDim>::kRowBytes);
+    const float scale =
+        store_half_row<kHeadDim>(row, params, first, head < work.num_heads, 1.0f, dim_position);
+    if (threadIdx.x % kWarpSize == 0) *query_scale<kHeadDim>(rows, head) = scale;
   }
 }
 

@@ -5,31 +5,18 @@
 
 #include <cuda_runtime.h>
 
-#include "../../../cache/cuda/paged_rows.cuh"
 #include "../../params.h"
+#include "../cache_scales.cuh"
+#include "../widen.cuh"
 #include "query.cuh"
 #include "tile.h"
-#include "widen.cuh"
 
 namespace pagedattn::decode_mma {
-
-// K's and V's are of the same kind, or the kernel is not used.
-__device__ __forceinline__ bool has_token_scales(const AttentionParams& params) {
-  return params.cache.key.scale.kind == ScaleKind::kPerTokenHead;
-}
-
-// Of a whole row of K or V.
-template <typename T>
-__device__ __forceinline__ float row_scale(const AttentionParams& params, const ScaleView& view,
-                                           int kv_head) {
-  const float scale = has_token_scales(params) ? 1.0f : HeadScale(view, kv_head).at({0, 0});
-  return scale * Widen<T>::kUnit;
-}
 
 template <typename T>
 __device__ __forceinline__ float output_scale(const AttentionParams& params, int kv_head) {
   if constexpr (is_8bit<T>) {
-    return row_scale<T>(params, params.cache.value.scale, kv_head);
+    return head_scale(params, params.cache.value, kv_head) * Widen<T>::kUnit;
   } else {
     return 1.0f;
   }
@@ -62,7 +49,8 @@ struct TileScales<T, kHeadDim, Layout> {
   __device__ __forceinline__ TileScales(const AttentionParams& params, float scale_log2,
                                         int kv_head, const unsigned char* query_rows, int lane)
       : of_tokens(has_token_scales(params)) {
-    const float scale = scale_log2 * row_scale<T>(params, params.cache.key.scale, kv_head);
+    const float scale =
+        scale_log2 * (head_scale(params, params.cache.key, kv_head) * Widen<T>::kUnit);
 #pragma unroll
     for (int s = 0; s < 2; ++s) {
       factors[s] = scale * *query_scale<kHeadDim>(query_rows, Layout::head(lane, s));

@@ -19,13 +19,11 @@ struct KeyWalk {
   uint32_t num_whole;
 };
 
-template <int kHeadDim, int kRows>
+template <int kHeadDim>
 class CtaState {
-  using Shared = SharedLayout<kHeadDim, kRows>;
-
  public:
   __device__ __forceinline__ explicit CtaState(unsigned char* shared)
-      : padding_(shared + Shared::kRowDataBytes) {}
+      : padding_(shared + Matrix<kHeadDim>::kRowDataBytes) {}
 
   // To be followed by a barrier.
   __device__ __forceinline__ void store(const VarlenWork& work, const TileRange& range) {
@@ -53,7 +51,7 @@ class CtaState {
 
  private:
   __device__ __forceinline__ int4& at(int i) const {
-    return *reinterpret_cast<int4*>(padding_ + i * Shared::kRowBytes);
+    return *reinterpret_cast<int4*>(padding_ + i * Matrix<kHeadDim>::kRowBytes);
   }
 
   unsigned char* padding_;

@@ -1,6 +1,7 @@
 // The end of a CTA: softmax states and accumulators become rows of out and lse.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 #include <math.h>
 
@@ -16,16 +17,19 @@
 #include "fragments.cuh"
 #include "main_loop.cuh"
 #include "query.cuh"
+#include "scales.cuh"
 #include "softmax.cuh"
 #include "tile.h"
 
 namespace pagedattn::varlen_mma {
 
-// Turns what kParts warps have seen of a row into the weights of their accumulators, in place of
-// the references; returns the row's lse. The sink is a logit without a value.
+// Turns what kParts warps have seen of a row into the weights of their accumulators, times
+// `value_scale`, in place of the references; returns the row's lse. The sink is a logit without a
+// value.
 template <int kParts>
 __device__ __forceinline__ float merge_states(RowState (&parts)[kParts],
-                                              const AttentionParams& params, int head) {
+                                              const AttentionParams& params, int head,
+                                              float value_scale) {
   const float sink = params.masks.sinks == nullptr ? -INFINITY : params.masks.sinks[head] * kLog2E;
   float largest = sink;
 #pragma unroll
@@ -36,7 +40,7 @@ __device__ __forceinline__ float merge_states(RowState (&parts)[kParts],
     part.reference = ptx::exp2_approx(part.reference - largest);
     sum += part.reference * part.sum;
   }
-  const float normalizer = sum == 0.0f ? 0.0f : 1.0f / sum;
+  const float normalizer = sum == 0.0f ? 0.0f : value_scale / sum;
 #pragma unroll
   for (RowState& part : parts) part.reference *= normalizer;
   return sum == 0.0f ? -INFINITY : (largest + log2f(sum)) * kLn2;
@@ -49,9 +53,23 @@ __device__ __forceinline__ void write_lse(const AttentionParams& params, const V
              at.head * params.lse_head_stride] = lse;
 }
 
-// `aligned`: rows start at multiples of the size of the vector.
-template <typename T, int kVec>
-__device__ __forceinline__ void write_out(T* to, const Vec<T, kVec>& vec, bool aligned) {
+// Two elements of out. Over an 8-bit cache its type is known at run time only.
+template <typename T>
+__device__ __forceinline__ uint32_t pack_out(const AttentionParams& params, float low, float high) {
+  if constexpr (is_8bit<T>) {
+    if (params.dtype == DType::kBFloat16) return pack<__nv_bfloat16>(low, high);
+  }
+  return pack<Element<T>>(low, high);
+}
+
+// Elements of out from `dim` on, as bits. `aligned`: rows start at multiples of the size of the
+// vector.
+template <int kVec>
+__device__ __forceinline__ void write_out(const AttentionParams& params, const VarlenWork& work,
+                                          const QueryRow& at, int dim,
+                                          const Vec<uint16_t, kVec>& vec, bool aligned) {
+  uint16_t* const to =
+      static_cast<uint16_t*>(params.out.data) + row_offset(params.out, work, at) + dim;
   if (aligned) {
     store_vec(to, vec);
     return;
@@ -67,11 +85,12 @@ __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
                                                const VarlenMmaConfig& config,
                                                const VarlenWork& work, unsigned char* shared,
                                                WarpRows<T, kHeadDim, kRows>& rows) {
-  constexpr int kRowBytes = SharedLayout<kHeadDim, kRows>::kRowBytes;
+  constexpr int kRowBytes = Matrix<kHeadDim>::kRowBytes;
   constexpr int kWarpRows = RowTile<kRows>::kWarpRows;
   const int lane = threadIdx.x % kWarpSize;
   const int first_row = RowTile<kRows>::first_row(threadIdx.x / kWarpSize);
   unsigned char* const staged = shared + first_row * kRowBytes;
+  const float value_scale = output_scale<T>(params, work.kv_head);
 #pragma unroll
   for (int f = 0; f < RowTile<kRows>::kFragments; ++f) {
     rows.softmax[f].reduce_sums();
@@ -81,14 +100,14 @@ __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
       const QueryRow at = query_row(work, first_row + row, config.group_size);
       if (!at.exists) continue;
       RowState state[1] = {rows.softmax[f].state(r)};
-      const float lse = merge_states(state, params, at.head);
+      const float lse = merge_states(state, params, at.head, value_scale);
       if (lane % 4 == 0) write_lse(params, work, at, lse);
       unsigned char* const to = staged + row * kRowBytes + lane % 4 * 4;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
         *reinterpret_cast<uint32_t*>(to + n * 16) =
-            pack<T>(rows.out[f][n][2 * r] * state[0].reference,
-                    rows.out[f][n][2 * r + 1] * state[0].reference);
+            pack_out<T>(params, rows.out[f][n][2 * r] * state[0].reference,
+                        rows.out[f][n][2 * r + 1] * state[0].reference);
       }
     }
   }
@@ -100,8 +119,8 @@ __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
     const int dim = i % kVecs * kVec;
     const QueryRow at = query_row(work, first_row + row, config.group_size);
     if (!at.exists || dim >= params.cache.head_dim) continue;
-    write_out(static_cast<T*>(params.out.data) + row_offset(params.out, work, at) + dim,
-              load_vec<kVec>(reinterpret_cast<const T*>(staged + row * kRowBytes) + dim),
+    write_out(params, work, at, dim,
+              load_vec<kVec>(reinterpret_cast<const uint16_t*>(staged + row * kRowBytes) + dim),
               config.aligned_out);
   }
 }
@@ -112,10 +131,9 @@ __device__ __forceinline__ void merge_rows(const AttentionParams& params,
                                            const VarlenMmaConfig& config, const VarlenWork& work,
                                            unsigned char* shared,
                                            WarpRows<T, kHeadDim, kRows>& rows) {
-  using Shared = SharedLayout<kHeadDim, kRows>;
-  constexpr int kStride = kHeadDim + 8;  // keeps the stores below on 32 banks
+  using Shared = SharedLayout<kHeadDim, kRows, sizeof(T)>;
+  constexpr int kStride = Shared::Merge::kStride;
   constexpr int kWarpFloats = kRows * kStride;
-  static_assert(kWarps * kWarpFloats * 4 <= Shared::kStages * Shared::kStageBytes);
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
   auto* const outputs = reinterpret_cast<float*>(shared + Shared::kTiles);
@@ -135,13 +153,14 @@ __device__ __forceinline__ void merge_rows(const AttentionParams& params,
   __syncthreads();
 
   constexpr int kVec = 4;
+  const float value_scale = output_scale<T>(params, work.kv_head);
   for (int row = warp; row < kRows; row += kWarps) {
     const QueryRow at = query_row(work, row, config.group_size);
     if (!at.exists) break;
     RowState parts[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) parts[w] = states[w * kRows + row];
-    const float lse = merge_states(parts, params, at.head);
+    const float lse = merge_states(parts, params, at.head, value_scale);
     if (lane == 0) write_lse(params, work, at, lse);
     for (int dim = lane * kVec; dim < params.cache.head_dim; dim += kWarpSize * kVec) {
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
@@ -155,11 +174,11 @@ __device__ __forceinline__ void merge_rows(const AttentionParams& params,
         sum.z += weight * part.z;
         sum.w += weight * part.w;
       }
-      Vec<T, kVec> vec;
-      const uint2 bits = make_uint2(pack<T>(sum.x, sum.y), pack<T>(sum.z, sum.w));
+      Vec<uint16_t, kVec> vec;
+      const uint2 bits =
+          make_uint2(pack_out<T>(params, sum.x, sum.y), pack_out<T>(params, sum.z, sum.w));
       memcpy(&vec, &bits, sizeof(vec));
-      write_out(static_cast<T*>(params.out.data) + row_offset(params.out, work, at) + dim, vec,
-                config.aligned_out);
+      write_out(params, work, at, dim, vec, config.aligned_out);
     }
   }
 }

@@ -31,7 +31,7 @@ struct Fragments {
   static constexpr int kFragments = RowTile<kRows>::kFragments;
   static constexpr int kBlocks = RowTile<kRows>::kWarpTokens / 8;
   static constexpr int kPieces = kHeadDim / 16;
-  static constexpr int kRowBytes = SharedLayout<kHeadDim, kRows>::kRowBytes;
+  static constexpr int kRowBytes = Matrix<kHeadDim>::kRowBytes;
 
   using Scores = float[kFragments][kBlocks][4];
   using Weights = uint32_t[kFragments][kBlocks / 2][4];  // pairs, as A operands
@@ -80,11 +80,24 @@ struct Fragments {
     });
   }
 
-  // Makes NaN of what gives a weight to an infinite or NaN value: a product with a 1 in place of
-  // each such value and 0 elsewhere tells. Rare, so small rather than fast: a loop over half the
-  // columns at a time collects a bit for each accumulator.
-  static __device__ __forceinline__ void mark_nonfinite(Output& out, const Weights& weights,
-                                                        uint32_t value_row) {
+  // Adds infinite and NaN values to what gives them a weight: a product with a 1 in place of those
+  // of one sign (NaN has both) and 0 elsewhere tells. Rare, so small rather than fast: a loop over
+  // half the columns at a time collects a bit for each accumulator.
+  static __device__ __forceinline__ void add_nonfinite(Output& out, const Weights& weights,
+                                                       uint32_t value_row) {
+    uint32_t sign = 0;
+#pragma unroll 1
+    do {
+      add_infinite(out, weights, value_row, sign);
+      sign ^= 0x80008000u;
+    } while (sign != 0);
+  }
+
+ private:
+  static constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00u : 0x3f803f80u;
+
+  static __device__ __forceinline__ void add_infinite(Output& out, const Weights& weights,
+                                                      uint32_t value_row, uint32_t sign) {
     constexpr int kHalf = kPieces / 2;
     unrolled<2 * kFragments>([&](auto part) {
       constexpr int f = part / 2;
@@ -98,7 +111,7 @@ struct Fragments {
           ptx::ldmatrix_x4_trans<k * 16 * kRowBytes + kFirst * kPieceBytes>(
               v, value_row + i * kPieceBytes);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) v[j] = nonfinite_halves<T>(v[j]) & kOnes;
+          for (int j = 0; j < 4; ++j) v[j] = infinite_halves<T>(v[j], sign) & kOnes;
           multiply(seen[0], seen[1], weights[f][k], v);
         });
 #pragma unroll
@@ -108,13 +121,11 @@ struct Fragments {
       }
 #pragma unroll
       for (int e = 0; e < 8 * kHalf; ++e) {
-        if ((marks >> e & 1) != 0) out[f][2 * kFirst + e / 4][e % 4] = NAN;
+        if ((marks >> e & 1) == 0) continue;
+        out[f][2 * kFirst + e / 4][e % 4] += sign == 0 ? INFINITY : -INFINITY;
       }
     });
   }
-
- private:
-  static constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3c003c00u : 0x3f803f80u;
 
   static __device__ __forceinline__ void multiply(float (&low)[4], float (&high)[4],
                                                   const uint32_t (&a)[4], const uint32_t (&b)[4]) {

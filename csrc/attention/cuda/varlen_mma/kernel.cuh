@@ -26,7 +26,7 @@ __device__ __forceinline__ void attend(const AttentionParams& params, const Varl
                                        const VarlenWork& work) {
   unsigned char* const shared = dynamic_shared<unsigned char>();
   const TileRange range = tile_range<kRows>(params, work, config.group_size);
-  CtaState<kHeadDim, kRows> cta(shared);
+  CtaState<kHeadDim> cta(shared);
   cta.store(work, range);
   __syncthreads();
   WarpRows<T, kHeadDim, kRows> rows;
@@ -61,6 +61,7 @@ __device__ __forceinline__ void varlen_cta(const AttentionParams& params,
 
 }  // namespace varlen_mma
 
+// T: what the cache holds, or uint8_t: codes of any 8-bit type.
 template <typename T, int kHeadDim>
 __global__ void __launch_bounds__(varlen_mma::kThreads, 2)
     varlen_mma_kernel(const __grid_constant__ AttentionParams params,

@@ -12,10 +12,10 @@
 namespace pagedattn {
 namespace varlen_mma {
 
-inline PageStrides page_strides(const CacheView& view) {
-  return {static_cast<uint32_t>(2 * view.block_stride),
-          static_cast<uint32_t>(2 * view.token_stride),
-          static_cast<uint32_t>(2 * view.head_stride)};
+inline PageStrides page_strides(const CacheView& view, int element_bytes) {
+  return {static_cast<uint32_t>(element_bytes * view.block_stride),
+          static_cast<uint32_t>(element_bytes * view.token_stride),
+          static_cast<uint32_t>(element_bytes * view.head_stride)};
 }
 
 }  // namespace varlen_mma
@@ -32,27 +32,27 @@ void launch_varlen_mma(const AttentionParams& params, Stream stream) {
   // At most so many sequences have more than kMediumRows rows, and each can leave one tile with a
   // single row.
   int64_t max_large_tiles = 0;
-  int shared_bytes = SharedLayout<kHeadDim, kSmallRows>::kBytes;
+  int shared_bytes = SharedLayout<kHeadDim, kSmallRows, sizeof(T)>::kBytes;
   if (max_rows > kSmallRows) {
-    shared_bytes = std::max(shared_bytes, SharedLayout<kHeadDim, kMediumRows>::kBytes);
+    shared_bytes = std::max(shared_bytes, SharedLayout<kHeadDim, kMediumRows, sizeof(T)>::kBytes);
   }
   if (max_rows > kMediumRows) {
-    shared_bytes = std::max(shared_bytes, SharedLayout<kHeadDim, kLargeRows>::kBytes);
+    shared_bytes = std::max(shared_bytes, SharedLayout<kHeadDim, kLargeRows, sizeof(T)>::kBytes);
     const int64_t max_large_seqs = std::min<int64_t>(params.num_seqs, all_rows / (kMediumRows + 1));
     max_large_tiles = (all_rows + (kLargeRows - 1) * max_large_seqs) / kLargeRows;
   }
 
   Alignment query;
-  query.add(params.query, sizeof(T));
+  query.add(params.query, element_size(params.dtype));
   Alignment out;
-  out.add(params.out, sizeof(T));
+  out.add(params.out, element_size(params.dtype));
   const float softcap = params.masks.softcap;
   const bool has_logit_rule =
       softcap > 0.0f || params.masks.alibi_slopes != nullptr || !(params.scale > 0.0f);
   const VarlenMmaConfig config{FastDivide(group_size),
-                               page_strides(params.cache.key),
-                               page_strides(params.cache.value),
-                               static_cast<uint32_t>(2 * params.cache.head_dim),
+                               page_strides(params.cache.key, sizeof(T)),
+                               page_strides(params.cache.value, sizeof(T)),
+                               static_cast<uint32_t>(sizeof(T) * params.cache.head_dim),
                                static_cast<int32_t>(max_large_tiles),
                                has_logit_rule,
                                has_logit_rule ? 1.0f : params.scale * kLog2E,

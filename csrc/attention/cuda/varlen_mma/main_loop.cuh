@@ -1,11 +1,4 @@
-// A CTA's walk over the keys. K and V of a tile are loaded one after the other, each while the
-// other or an earlier tile is computed:
-//
-//   one stage     load   K0 |  V0  |   K1   |  V1  |   K2   |
-//                 compute   | QK 0 | PV 0   | QK 1 | PV 1   | ...
-//
-// Every step waits for its own matrix and then, at a barrier, for the warps that read the one whose
-// place the next load takes.
+// A CTA's walk over the keys, a tile at a time: scores, softmax, output.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -18,71 +11,42 @@
 #include "config.h"
 #include "cta_state.cuh"
 #include "fragments.cuh"
-#include "loader.cuh"
 #include "masks.cuh"
-#include "query.cuh"
+#include "pipeline.cuh"
+#include "pipeline_8bit.cuh"
+#include "scales.cuh"
 #include "softmax.cuh"
 #include "tile.h"
+#include "values.cuh"
 
 namespace pagedattn::varlen_mma {
 
 // A warp's rows: what the loop leaves behind.
 template <typename T, int kHeadDim, int kRows>
 struct WarpRows {
-  using Fragments = varlen_mma::Fragments<T, kHeadDim, kRows>;
+  using Fragments = varlen_mma::Fragments<Element<T>, kHeadDim, kRows>;
 
   typename Fragments::Output out = {};
-  LazySoftmax<T, Fragments::kBlocks> softmax[Fragments::kFragments];
+  LazySoftmax<Element<T>, Fragments::kBlocks> softmax[Fragments::kFragments];
 };
 
 // Some row sees a key.
 template <typename T, int kHeadDim, int kRows>
 __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
                                              const VarlenMmaConfig& config,
-                                             const CtaState<kHeadDim, kRows>& cta,
-                                             unsigned char* shared,
+                                             const CtaState<kHeadDim>& cta, unsigned char* shared,
                                              WarpRows<T, kHeadDim, kRows>& rows) {
-  using Shared = SharedLayout<kHeadDim, kRows>;
   using Tile = RowTile<kRows>;
-  using Fragments = varlen_mma::Fragments<T, kHeadDim, kRows>;
+  using Rows = Matrix<kHeadDim>;
+  using Fragments = varlen_mma::Fragments<Element<T>, kHeadDim, kRows>;
   const uint32_t base = ptx::shared_address(shared);
-
-  const TileLoader<kHeadDim> loader(shared + Shared::kTiles);
-  const auto load_keys = [&](const KeyWalk& walk, int32_t token, uint32_t stage) {
-    if (token < walk.seen.end) {
-      if (loader.needs_fetch(token)) loader.fetch(params, cta.work().seq, walk.seen, token);
-      loader.load(params.cache.key.data, config.key_strides, config.row_bytes, cta.work().kv_head,
-                  token, base + Shared::kTiles + stage);
-    }
-    ptx::cp_async_commit();
-  };
-  const auto load_values = [&](const KeyWalk& walk, int32_t token, uint32_t stage) {
-    if (token < walk.seen.end) {
-      loader.load(params.cache.value.data, config.value_strides, config.row_bytes,
-                  cta.work().kv_head, token, base + Shared::kTiles + Shared::kMatrixBytes + stage);
-    }
-    ptx::cp_async_commit();
-  };
-
-  const VarlenWork work = cta.work();
+  TilePipeline<T, kHeadDim, kRows> tiles(params, config, cta, shared);
   KeyWalk walk = cta.keys();
   int32_t token = walk.seen.begin / kTileTokens * kTileTokens;
-  load_query<T, kHeadDim, kRows>(shared, params, work, config.group_size, config.aligned_query);
-  if (!loader.needs_fetch(token)) loader.fetch(params, work.seq, walk.seen, token);
-  load_keys(walk, token, 0);
-  if constexpr (Shared::kStages == 2) {
-    load_values(walk, ptx::keep(token), 0);
-    load_keys(walk, token + kTileTokens, Shared::kStageBytes);
-  }
-  constexpr int kPending = 2 * Shared::kStages - 2;  // loads that a step need not wait for
+  tiles.start(walk, cta.work(), token);
 
-  uint32_t stage = 0;  // byte offset
   do {
-    ptx::cp_async_wait<kPending>();
-    __syncthreads();
-    walk = cta.keys();
-    load_values(walk, token + (Shared::kStages - 1) * kTileTokens,
-                (Shared::kStages - 1) * Shared::kStageBytes - stage);
+    walk = tiles.await_keys(token);
     bool masked = static_cast<uint32_t>(token - walk.whole_begin) >= walk.num_whole;
     const int warp = ptx::keep(threadIdx.x) / kWarpSize;
     const int lane = ptx::keep(threadIdx.x) % kWarpSize;
@@ -99,39 +63,40 @@ __device__ __forceinline__ void attend_tiles(const AttentionParams& params,
     if (works) {
       typename Fragments::Scores scores;
       Fragments::multiply_keys(
-          scores, base + Tile::first_row(warp) * Shared::kRowBytes + Fragments::query_row(lane),
-          base + Shared::kTiles + stage + Tile::first_token(warp) * Shared::kRowBytes +
+          scores, base + Tile::first_row(warp) * Rows::kRowBytes + Fragments::query_row(lane),
+          base + tiles.keys() + Tile::first_token(warp) * Rows::kRowBytes +
               Fragments::key_row(lane));
+      const TileScales<T, kHeadDim, kRows> scales(params, config, shared, tiles.stage(),
+                                                  Tile::first_row(warp), Tile::first_token(warp),
+                                                  lane);
+      scales.scale_scores(scores);
       if (masked || config.has_logit_rule) {
-        finish_scores(scores, params, config, cta.work(), Tile::first_row(warp), warp_token, masked,
-                      lane);
+        finish_scores(scores, params, config, scales, cta.work(), Tile::first_row(warp), warp_token,
+                      masked, lane);
       }
 #pragma unroll
       for (int f = 0; f < Tile::kFragments; ++f) {
-        rows.softmax[f].weigh(scores[f], config.factor, rows.out[f], weights[f]);
+        scales.weigh(rows.softmax[f], scores[f], f, rows.out[f], weights[f]);
       }
     }
 
-    ptx::cp_async_wait<kPending>();
-    __syncthreads();
-    walk = cta.keys();
-    load_keys(walk, token + Shared::kStages * kTileTokens, stage);
+    walk = tiles.await_values(token);
     masked = static_cast<uint32_t>(token - walk.whole_begin) >= walk.num_whole;
     const int value_warp = ptx::keep(threadIdx.x) / kWarpSize;
-    const uint32_t value_row = base + Shared::kTiles + Shared::kMatrixBytes + stage +
-                               Tile::first_token(value_warp) * Shared::kRowBytes +
+    const uint32_t value_row = base + tiles.values() +
+                               Tile::first_token(value_warp) * Rows::kRowBytes +
                                Fragments::value_row(ptx::keep(threadIdx.x) % kWarpSize);
     if (masked) {
-      unsigned char* const values = shared + Shared::kTiles + Shared::kMatrixBytes + stage;
-      if (__syncthreads_or(clear_unseen_values<T, kHeadDim>(values, token, walk.seen))) {
-        if (works) Fragments::mark_nonfinite(rows.out, weights, value_row);
+      unsigned char* const values = shared + tiles.values();
+      if (__syncthreads_or(clear_unseen_values<Element<T>, kHeadDim>(values, token, walk.seen))) {
+        if (works) Fragments::add_nonfinite(rows.out, weights, value_row);
         __syncthreads();
-        clear_nonfinite_values<T, kHeadDim>(values);
+        clear_nonfinite_values<Element<T>, kHeadDim>(values);
         __syncthreads();
       }
     }
     if (works) Fragments::add_values(rows.out, weights, value_row);
-    if constexpr (Shared::kStages == 2) stage = Shared::kStageBytes - stage;
+    tiles.advance();
     token += kTileTokens;
   } while (token < walk.seen.end);
 }

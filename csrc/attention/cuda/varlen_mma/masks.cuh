@@ -66,12 +66,12 @@ __device__ __forceinline__ void apply_mask(float (&scores)[kBlocks][4], int r, c
 
 // What a warp's rows need before the softmax. Rows past the last take the last one's rules, which
 // keeps their numbers finite.
-template <int kFragments, int kBlocks>
+template <int kFragments, int kBlocks, typename Scales>
 __device__ __forceinline__ void finish_scores(float (&scores)[kFragments][kBlocks][4],
                                               const AttentionParams& params,
-                                              const VarlenMmaConfig& config, const VarlenWork& work,
-                                              int warp_row, int32_t warp_token, bool masked,
-                                              int lane) {
+                                              const VarlenMmaConfig& config, const Scales& scales,
+                                              const VarlenWork& work, int warp_row,
+                                              int32_t warp_token, bool masked, int lane) {
   const int32_t token = warp_token + lane % 4 * 2;
 #pragma unroll
   for (int f = 0; f < kFragments; ++f) {
@@ -82,7 +82,7 @@ __device__ __forceinline__ void finish_scores(float (&scores)[kFragments][kBlock
           query_row(work, min(row, work.num_rows - 1 - work.first_row), config.group_size);
       const RowMask mask(params, work, at.token);
       if (config.has_logit_rule) {
-        apply_logit_rule(scores[f], r, config.rule_scale, params.masks, at.head,
+        apply_logit_rule(scores[f], r, scales.rule_scale(f, r), params.masks, at.head,
                          token - mask.q_pos);
       }
       if (masked) apply_mask(scores[f], r, mask, token, params.masks.tree_mask_column_stride);

@@ -1,14 +1,22 @@
 // The CTA's query rows, in shared memory.
 #pragma once
 
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <math.h>
 
+#include <cfloat>
 #include <cstdint>
 
 #include "../../../common/cuda/ptx.cuh"
 #include "../../../common/cuda/vector.cuh"
+#include "../../../common/cuda/warp_reduce.cuh"
 #include "../../params.h"
+#include "../cache_scales.cuh"
+#include "../half_query.cuh"
 #include "../varlen_rows.cuh"
+#include "../widen.cuh"
+#include "config.h"
 #include "tile.h"
 
 namespace pagedattn::varlen_mma {
@@ -32,7 +40,7 @@ __device__ __forceinline__ void load_query(unsigned char* rows, const AttentionP
   for (int i = threadIdx.x; i < kRows * kVecs; i += kThreads) {
     const int row = i / kVecs;
     const int dim = i % kVecs * kVec;
-    const int offset = row * SharedLayout<kHeadDim, kRows>::kRowBytes + dim * 2;
+    const int offset = row * Matrix<kHeadDim>::kRowBytes + dim * 2;
     const QueryRow at = query_row(work, row, group_size);
     const bool exists = at.exists && dim < params.cache.head_dim;
     const T* const from = query + (exists ? row_offset(params.query, work, at) + dim : 0);
@@ -46,6 +54,30 @@ __device__ __forceinline__ void load_query(unsigned char* rows, const AttentionP
       for (int e = 0; e < kVec; ++e) vec[e] = from[e];
     }
     store_vec(reinterpret_cast<T*>(rows + offset), vec);
+  }
+}
+
+// For an 8-bit cache: the rows in fp16, and for each what turns its scores into what the softmax or
+// the logit's rule takes. The sign of K's scale goes to the query: masked scores are -inf, and stay
+// so times a positive factor alone.
+template <int kHeadDim, int kRows>
+__device__ __forceinline__ void load_query_as_half(unsigned char* rows, float* factors,
+                                                   const AttentionParams& params,
+                                                   const VarlenMmaConfig& config,
+                                                   const VarlenWork& work) {
+  const float key_scale =
+      head_scale(params, params.cache.key, work.kv_head) * code_unit(params.cache.dtype);
+  const float factor =
+      (config.has_logit_rule ? config.rule_scale : config.factor) * fabsf(key_scale);
+  for (int row = threadIdx.x / kWarpSize; row < kRows; row += kWarps) {
+    const QueryRow at = query_row(work, row, config.group_size);
+    const int64_t first = at.exists ? row_offset(params.query, work, at) : 0;
+    auto* const to = reinterpret_cast<__half*>(rows + row * Matrix<kHeadDim>::kRowBytes);
+    const float unit = store_half_row<kHeadDim>(
+        to, params, first, at.exists, copysignf(1.0f, key_scale), [](int dim) { return dim; });
+    const float row_factor = factor * unit;
+    if (threadIdx.x % kWarpSize != 0) continue;
+    factors[row] = !config.has_logit_rule && row_factor < FLT_MIN ? FLT_MIN : row_factor;
   }
 }
 

@@ -5,6 +5,9 @@
 // done again with a new reference. The test is a bit of the packed weights: in fp16 and in bf16,
 // bit 14 is set in 2 and all above it, infinities and NaN, and in nothing below. What another row
 // of the warp needs changes nothing: a row's bits depend on its own logits alone.
+//
+// Where values have scales, it is weight * scale that goes into the mma, and the reference is for
+// these products: a scale is as good as a change of the logit.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -38,18 +41,19 @@ struct LazySoftmax {
   float minus_reference[2] = {FLT_MAX, FLT_MAX};
   float sum[2] = {0.0f, 0.0f};  // over this lane's tokens
 
-  // The weights of logits scores * factor, packed in pairs as an A operand; out is rescaled where
-  // the reference moves.
-  template <int kColumns>
-  __device__ __forceinline__ void weigh(const float (&scores)[kBlocks][4], float factor,
+  // The weights of logits scores * factors, times the scales of the values, packed in pairs as an A
+  // operand; out is rescaled where the reference moves.
+  template <typename Scales, int kColumns>
+  __device__ __forceinline__ void weigh(const float (&scores)[kBlocks][4],
+                                        const float (&factors)[2], const Scales& scales,
                                         float (&out)[kColumns][4],
                                         uint32_t (&packed)[kBlocks / 2][4]) {
     float tile_sum[2];
     uint32_t bits[2];  // those of any weight of the row
-    weigh_all(scores, factor, packed, tile_sum, bits);
+    weigh_all(scores, factors, scales, packed, tile_sum, bits);
     if (__any_sync(kFullWarp, is_two(bits[0] | bits[1]))) {
-      raise_references(scores, factor, bits, out);
-      weigh_all(scores, factor, packed, tile_sum, bits);
+      raise_references(scores, factors, scales, bits, out);
+      weigh_all(scores, factors, scales, packed, tile_sum, bits);
     }
     sum[0] += tile_sum[0];
     sum[1] += tile_sum[1];
@@ -66,7 +70,9 @@ struct LazySoftmax {
  private:
   static __device__ bool is_two(uint32_t bits) { return (bits & 0x40004000u) != 0; }
 
-  __device__ __forceinline__ void weigh_all(const float (&scores)[kBlocks][4], float factor,
+  template <typename Scales>
+  __device__ __forceinline__ void weigh_all(const float (&scores)[kBlocks][4],
+                                            const float (&factors)[2], const Scales& scales,
                                             uint32_t (&packed)[kBlocks / 2][4],
                                             float (&tile_sum)[2], uint32_t (&bits)[2]) const {
 #pragma unroll
@@ -75,18 +81,20 @@ struct LazySoftmax {
       bits[r] = 0;
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n) {
-        const float low = ptx::exp2_approx(fmaf(scores[n][2 * r], factor, minus_reference[r]));
-        const float high = ptx::exp2_approx(fmaf(scores[n][2 * r + 1], factor, minus_reference[r]));
+        const float low = ptx::exp2_approx(fmaf(scores[n][2 * r], factors[r], minus_reference[r]));
+        const float high =
+            ptx::exp2_approx(fmaf(scores[n][2 * r + 1], factors[r], minus_reference[r]));
         uint32_t& pair = packed[n / 2][n % 2 * 2 + r];
-        pair = pack<T>(low, high);
+        pair = pack<T>(scales.scale_weight(low, n, 0), scales.scale_weight(high, n, 1));
         bits[r] |= pair;
         tile_sum[r] += low + high;
       }
     }
   }
 
-  template <int kColumns>
-  __device__ __forceinline__ void raise_references(const float (&scores)[kBlocks][4], float factor,
+  template <typename Scales, int kColumns>
+  __device__ __forceinline__ void raise_references(const float (&scores)[kBlocks][4],
+                                                   const float (&factors)[2], const Scales& scales,
                                                    const uint32_t (&bits)[2],
                                                    float (&out)[kColumns][4]) {
     float rescale[2];
@@ -95,9 +103,10 @@ struct LazySoftmax {
       float largest = -INFINITY;
 #pragma unroll
       for (int n = 0; n < kBlocks; ++n) {
-        largest = fmaxf(largest, fmaxf(scores[n][2 * r], scores[n][2 * r + 1]));
+        largest = fmaxf(largest, fmaxf(scales.scale_logit(scores[n][2 * r], factors[r], n, 0),
+                                       scales.scale_logit(scores[n][2 * r + 1], factors[r], n, 1)));
       }
-      largest = warp_max<4>(largest) * factor;
+      largest = warp_max<4>(largest);
       uint32_t row_bits = bits[r];
       row_bits |= __shfl_xor_sync(kFullWarp, row_bits, 1);
       row_bits |= __shfl_xor_sync(kFullWarp, row_bits, 2);

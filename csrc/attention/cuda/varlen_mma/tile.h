@@ -36,28 +36,74 @@ struct RowTile {
   static constexpr int first_token(int warp) { return kTokenWarps == 1 ? 0 : warp * kWarpTokens; }
 };
 
-// Shared memory of a CTA: query rows | K, V | K, V | states of token warps. Rows are padded by 16
-// bytes: an odd number of 16-byte units spreads 8 rows, as ldmatrix reads them, over all banks.
-template <int kHeadDim, int kRows>
-struct SharedLayout {
+// A tile of K or V as the mma take it, in a 16-bit type; the query's rows are like its. Rows are
+// padded by 16 bytes: an odd number of 16-byte units spreads 8 rows, as ldmatrix reads them, over
+// all banks.
+template <int kHeadDim>
+struct Matrix {
   static constexpr int kRowDataBytes = kHeadDim * 2;
   static constexpr int kRowBytes = kRowDataBytes + 16;
-  static constexpr int kMatrixBytes = kTileTokens * kRowBytes;
-  static constexpr int kStageBytes = 2 * kMatrixBytes;
-  static constexpr int kQueryBytes = kRows * kRowBytes;
-  static constexpr int kStatesBytes =
-      RowTile<kRows>::kTokenWarps == 1 ? 0 : kWarps * kRows * 2 * static_cast<int>(sizeof(float));
-
-  // Two stages where they leave room for a second CTA on an SM with 164 KiB. With one, K of the
-  // next tile still arrives while V is multiplied, and V while K is.
-  static constexpr int kStages = kQueryBytes + 2 * kStageBytes + kStatesBytes <= 80 * 1024 ? 2 : 1;
-
-  static constexpr int kTiles = kQueryBytes;
-  static constexpr int kStates = kTiles + kStages * kStageBytes;
-  static constexpr int kBytes = kStates + kStatesBytes;
+  static constexpr int kBytes = kTileTokens * kRowBytes;
 
   static_assert(kRowBytes / 16 % 2 == 1);
-  static_assert(kBytes <= 99 * 1024);  // what sm_86 gives a CTA
+};
+
+// What warps with tokens of their own need where the tiles were: their accumulators, in fp32, and
+// behind the tiles a softmax state for each row.
+template <int kHeadDim, int kRows>
+struct MergeLayout {
+  static constexpr bool kMerges = RowTile<kRows>::kTokenWarps > 1;
+  static constexpr int kStride = kHeadDim + 8;  // in floats; keeps the stores on 32 banks
+  static constexpr int kOutputBytes = kMerges ? kWarps * kRows * kStride * 4 : 0;
+  static constexpr int kStatesBytes = kMerges ? kWarps * kRows * 2 * 4 : 0;
+};
+
+// Two stages where they leave room for a second CTA on an SM with 164 KiB.
+constexpr int num_stages(int other_bytes, int stage_bytes) {
+  return other_bytes + 2 * stage_bytes <= 80 * 1024 ? 2 : 1;
+}
+
+constexpr int kMaxSharedBytes = 99 * 1024;  // what sm_86 gives a CTA
+
+// Shared memory of a CTA: query rows | K, V | K, V | merge. With one stage, K of the next tile
+// still arrives while V is multiplied, and V while K is.
+template <int kHeadDim, int kRows, int kElementBytes>
+struct SharedLayout {
+  static_assert(kElementBytes == 2);
+  using Merge = MergeLayout<kHeadDim, kRows>;
+  static constexpr int kTiles = kRows * Matrix<kHeadDim>::kRowBytes;
+  static constexpr int kStageBytes = 2 * Matrix<kHeadDim>::kBytes;
+  static constexpr int kStages = num_stages(kTiles + Merge::kStatesBytes, kStageBytes);
+  static constexpr int kTileBytes = kStages * kStageBytes;
+  static constexpr int kStates = kTiles + kTileBytes;
+  static constexpr int kBytes = kStates + Merge::kStatesBytes;
+
+  static_assert(kTileBytes >= Merge::kOutputBytes);
+  static_assert(kBytes <= kMaxSharedBytes);
+};
+
+// The same for a cache of 8-bit codes: query rows | the K or V being multiplied | codes of K, of V,
+// scales of K, of V | ... | factors of the query rows | merge. With one stage, K of the next tile
+// arrives from when this one's is widened.
+template <int kHeadDim, int kRows>
+struct SharedLayout<kHeadDim, kRows, 1> {
+  using Merge = MergeLayout<kHeadDim, kRows>;
+  static constexpr int kTiles = kRows * Matrix<kHeadDim>::kRowBytes;
+  static constexpr int kCodes = kTiles + Matrix<kHeadDim>::kBytes;
+  static constexpr int kCodesBytes = kTileTokens * kHeadDim;  // of K or V
+  static constexpr int kScalesBytes = kTileTokens * 4;
+  static constexpr int kStageScales = 2 * kCodesBytes;  // within a stage
+  static constexpr int kStageBytes = 2 * (kCodesBytes + kScalesBytes);
+  static constexpr int kFactorsBytes = kRows * 4;
+  static constexpr int kStages =
+      num_stages(kCodes + kFactorsBytes + Merge::kStatesBytes, kStageBytes);
+  static constexpr int kStagesEnd = kCodes + kStages * kStageBytes;
+  static constexpr int kMergeEnd = kTiles + Merge::kOutputBytes;
+  static constexpr int kFactors = kStagesEnd > kMergeEnd ? kStagesEnd : kMergeEnd;
+  static constexpr int kStates = kFactors + kFactorsBytes;
+  static constexpr int kBytes = kStates + Merge::kStatesBytes;
+
+  static_assert(kBytes <= kMaxSharedBytes);
 };
 
 }  // namespace pagedattn::varlen_mma

@@ -19,15 +19,24 @@ __device__ __forceinline__ uint32_t nonfinite_halves(uint32_t pair) {
   return (((pair & 0x7fff7fffu) + kCarry) >> 15 & 0x00010001u) * 0xffffu;
 }
 
+// Of these, the infinite ones of one sign, and all NaN. `sign` has the sign bits of both halves.
+template <typename T>
+__device__ __forceinline__ uint32_t infinite_halves(uint32_t pair, uint32_t sign) {
+  constexpr uint32_t kNanCarry = std::is_same_v<T, __half> ? 0x03ff03ffu : 0x007f007fu;
+  const uint32_t is_nan = ((pair & 0x7fff7fffu) + kNanCarry) >> 15;
+  const uint32_t has_sign = ~(pair ^ sign) >> 15;
+  return nonfinite_halves<T>(pair) & ((is_nan | has_sign) & 0x00010001u) * 0xffffu;
+}
+
 // This thread's share of the V of a tile.
 template <int kHeadDim, typename Visit>
 __device__ __forceinline__ void for_each_chunk(unsigned char* values, Visit&& visit) {
-  using Shared = SharedLayout<kHeadDim, kSmallRows>;
-  constexpr int kChunks = Shared::kRowDataBytes / 16;
+  constexpr int kChunks = Matrix<kHeadDim>::kRowDataBytes / 16;
 #pragma unroll 2
   for (int i = threadIdx.x; i < kTileTokens * kChunks; i += kThreads) {
     const int row = i / kChunks;
-    visit(row, *reinterpret_cast<uint4*>(values + row * Shared::kRowBytes + i % kChunks * 16));
+    visit(row,
+          *reinterpret_cast<uint4*>(values + row * Matrix<kHeadDim>::kRowBytes + i % kChunks * 16));
   }
 }
 

@@ -10,9 +10,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "../../../common/cuda/ptx.cuh"
+#include "../../common/cuda/ptx.cuh"
+#include "../../common/dtype.h"
 
-namespace pagedattn::decode_mma {
+namespace pagedattn {
 
 template <typename T>
 inline constexpr bool is_8bit = sizeof(T) == 1;
@@ -96,4 +97,9 @@ struct Widen<__nv_fp8_e4m3> {
   }
 };
 
-}  // namespace pagedattn::decode_mma
+// Widen::kUnit of a type known at run time only.
+__device__ __forceinline__ float code_unit(DType dtype) {
+  return dtype == DType::kFloat8E4M3 ? Widen<__nv_fp8_e4m3>::kUnit : 1.0f;
+}
+
+}  // namespace pagedattn

@@ -1,0 +1,5 @@
+#include "../launch.cuh"
+
+namespace pagedattn {
+template void launch_varlen_mma<uint8_t, 256>(const AttentionParams&, Stream);
+}  // namespace pagedattn
