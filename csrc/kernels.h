@@ -17,6 +17,8 @@ struct KernelTable {
   void (*decode)(const AttentionParams&, Stream);
   // V2's second pass: params.partial -> out, lse; adds the sinks.
   void (*reduce_partitions)(const AttentionParams&, Stream);
+  // With params.partial.out and lse for as many (token, partition) pairs, times heads, as
+  // count_varlen_partials says.
   void (*varlen)(const AttentionParams&, Stream);
   void (*merge_states)(const MergeParams&, Stream);
   void (*reshape_and_cache)(const ReshapeParams&, Stream);
@@ -25,6 +27,8 @@ struct KernelTable {
   void (*swap_blocks)(const SwapBlocksParams&, Stream);
   // paged_attention's choice from host values alone: 0 for V1, else V2's partition size.
   int32_t (*choose_partition_size)(const AttentionParams&);
+  // From host values alone; 0: varlen needs no workspace.
+  int64_t (*count_varlen_partials)(const AttentionParams&);
 };
 
 const KernelTable& cpu_kernels();   // of the best instruction set that this CPU has

@@ -204,8 +204,24 @@ MUTATIONS = [
         "partitions: the last one left out of the reduction",
         "simt",
         CUDA + "reduce_partitions.cuh",
-        "(range.end - 1) / partition_size + 1 : begin",
-        "(range.end - 1) / partition_size + (range.end <= partition_size) : begin",
+        "(visible.end - 1) / partition_size + 1 : begin",
+        "(visible.end - 1) / partition_size + (visible.end <= partition_size) : begin",
+    ),
+    Mutation(
+        "partitions: a split sequence's second one begins at its first key",
+        "simt",
+        CUDA + "varlen_mma/partition.cuh",
+        "max(keys.begin, begin)",
+        "keys.begin",
+        VARLEN,
+    ),
+    Mutation(
+        "scale: of V's tokens left out by tensor-core varlen",
+        "simt",
+        CUDA + "varlen_mma/scales.cuh",
+        "weight * scales[8 * n + e]",
+        "weight",
+        VARLEN,
     ),
 ]
 

@@ -6,6 +6,7 @@
 
 #include "../cache/params.h"
 #include "../common/dtype.h"
+#include "../common/host_device.h"
 
 namespace pagedattn {
 
@@ -25,7 +26,8 @@ struct MaskParams {
 };
 
 // V2's workspace: what each partition of the KV range contributes, normalised, sinks
-// excluded.
+// excluded. Varlen, which has partitions of its own, uses out and lse as a row of partitions for
+// each head of each token that it splits, one after the other.
 struct PartialParams {
   int32_t partition_size = 0;  // tokens, counted from token 0; a multiple of 64. 0: V1, one pass
   int32_t num_partitions = 0;  // of the workspace, which may be larger than needed
@@ -63,6 +65,13 @@ struct AttentionParams {
 // How many partitions of `size` tokens cover num_tokens: at least one; one where nothing is cut.
 constexpr int64_t count_partitions(int64_t num_tokens, int64_t size) {
   return size == 0 || num_tokens <= size ? 1 : (num_tokens + size - 1) / size;
+}
+
+// No sequence is longer, whatever seq_lens holds: the host's bound, and the columns of the block
+// table.
+PAGEDATTN_HOST_DEVICE constexpr int64_t longest_sequence(const AttentionParams& params) {
+  const int64_t slots = int64_t{params.max_blocks_per_seq} * params.cache.block_size;
+  return slots < params.max_seq_len ? slots : params.max_seq_len;
 }
 
 // merge_attention_states: the exact combination of two partial attentions over disjoint keys. An

@@ -2,7 +2,6 @@
 // merge_attention_states.
 #include <torch/csrc/stable/ops.h>
 
-#include <algorithm>
 #include <cmath>
 
 #include "cache_args.h"
@@ -186,6 +185,10 @@ class AttentionCall {
   OptionalTensor sinks_;
 };
 
+Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype, const Tensor& beside) {
+  return torch::stable::empty(shape, dtype, std::nullopt, beside.device());
+}
+
 void run_v2(const AttentionParams& params, const Target& target) {
   target->decode(params, target.stream());
   target->reduce_partitions(params, target.stream());
@@ -237,19 +240,14 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
                      block_tables, seq_lens, max_seq_len, scale,
                      {window_left, softcap, alibi_slopes, sinks});
   call.expect_one_query_per_sequence();
-  const auto new_tensor = [&](const std::vector<int64_t>& shape, ScalarType dtype) {
-    return torch::stable::empty(shape, dtype, std::nullopt, query.device());
-  };
   const std::vector<int64_t> shape = {query.size(0), query.size(1), query.size(2)};
-  Tensor out = new_tensor(shape, query.scalar_type());
+  Tensor out = new_tensor(shape, query.scalar_type(), query);
   call.set_out(out);
   if (call.params.num_seqs == 0) return out;
 
   const Target target = call.target();
   // A loose bound must not size the workspace: no sequence outgrows the columns of its table.
-  call.params.max_seq_len =
-      std::min(call.params.max_seq_len,
-               int64_t{call.params.max_blocks_per_seq} * call.params.cache.block_size);
+  call.params.max_seq_len = longest_sequence(call.params);
   const int64_t partition_size = target->choose_partition_size(call.params);
   if (partition_size == 0) {
     target->decode(call.params, target.stream());
@@ -257,8 +255,9 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
   }
   const int64_t num_partitions = count_partitions(call.params.max_seq_len, partition_size);
   const Tensor partial_out =
-      new_tensor({shape[0], shape[1], num_partitions, shape[2]}, ScalarType::Float);
-  const Tensor partial_lse = new_tensor({shape[0], shape[1], num_partitions}, ScalarType::Float);
+      new_tensor({shape[0], shape[1], num_partitions, shape[2]}, ScalarType::Float, query);
+  const Tensor partial_lse =
+      new_tensor({shape[0], shape[1], num_partitions}, ScalarType::Float, query);
   call.set_partials(partial_out, partial_lse, partition_size);
   run_v2(call.params, target);
   return out;
@@ -281,6 +280,11 @@ void paged_attention_varlen(const Tensor& out, const Tensor& query, const Tensor
   if (call.params.num_seqs == 0) return;
   const Target target = call.target();
   if (call.params.num_tokens == 0 || max_query_len == 0) return;
+  const int64_t num_partials = target->count_varlen_partials(call.params) * query.size(1);
+  const Tensor partial_out = new_tensor({num_partials, query.size(2)}, ScalarType::Float, query);
+  const Tensor partial_lse = new_tensor({num_partials}, ScalarType::Float, query);
+  call.params.partial.out = static_cast<float*>(partial_out.data_ptr());
+  call.params.partial.lse = static_cast<float*>(partial_lse.data_ptr());
   target->varlen(call.params, target.stream());
 }
 

@@ -1,4 +1,5 @@
-// The attention half of a KernelTable. All but the choice of V1 or V2 is compiled per instruction
+// The attention half of a KernelTable. All but what is asked before a
+// kernel runs is compiled per instruction
 // set.
 #pragma once
 
@@ -7,6 +8,7 @@
 namespace pagedattn {
 
 int32_t choose_partition_size_cpu(const AttentionParams& params);
+int64_t count_varlen_partials_cpu(const AttentionParams& params);
 
 #ifdef PAGEDATTN_ISA
 namespace PAGEDATTN_ISA {

@@ -13,4 +13,7 @@ int32_t choose_partition_size_cpu(const AttentionParams& params) {
   return params.max_seq_len > kPartitionSize ? kPartitionSize : 0;
 }
 
+// The kernel's units of work are small enough as they are.
+int64_t count_varlen_partials_cpu(const AttentionParams&) { return 0; }
+
 }  // namespace pagedattn

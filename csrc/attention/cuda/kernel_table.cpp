@@ -15,6 +15,7 @@ const KernelTable& cuda_kernels() {
       .copy_blocks = cuda::copy_blocks,
       .swap_blocks = cuda::swap_blocks,
       .choose_partition_size = cuda::choose_partition_size,
+      .count_varlen_partials = cuda::count_varlen_partials,
   };
   return table;
 }

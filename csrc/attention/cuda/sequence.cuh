@@ -10,8 +10,7 @@ namespace pagedattn {
 
 // No value in seq_lens makes a kernel read past the block table or the host's bound.
 __device__ __forceinline__ int32_t clamped_seq_len(const AttentionParams& params, int seq) {
-  const int64_t slots = int64_t{params.max_blocks_per_seq} * params.cache.block_size;
-  const int64_t limit = slots < params.max_seq_len ? slots : params.max_seq_len;
+  const int64_t limit = longest_sequence(params);
   const int32_t seq_len = params.seq_lens[seq];
   if (seq_len < 0) return 0;
   return seq_len < limit ? seq_len : static_cast<int32_t>(limit);

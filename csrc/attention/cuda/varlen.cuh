@@ -44,13 +44,14 @@ __device__ __forceinline__ void load_query(float* query, const AttentionParams& 
   }
 }
 
-// Tokens [first, first + kTokens) as fp32, dequantised. Tokens outside `range` are neither looked
-// up nor read; zeros take their place, and that of the elements past head_dim.
+// Tokens [first, first + kTokens) of a head as fp32, dequantised. Tokens outside `range` are
+// neither looked up nor read; zeros take their place, and that of the elements past head_dim.
 template <typename Tile, int kHeadDim, typename Word>
-__device__ __forceinline__ void load_tokens(float* to, const HeadRows<const Word>& rows,
-                                            const HeadScale& scale, const BlockTable& table,
-                                            int32_t first, KvRange range, int head_dim,
-                                            DType dtype) {
+__device__ __forceinline__ void load_words(float* to, const CacheView& view, int kv_head,
+                                           const BlockTable& table, int32_t first, KvRange range,
+                                           int head_dim, DType dtype) {
+  const HeadRows<const Word> rows(view, kv_head);
+  const HeadScale scale(view.scale, kv_head);
   constexpr int kVec = sizeof(Word) == 4 ? 4 : 8;
   constexpr int kVecsPerRow = kHeadDim / kVec;
   for (int i = threadIdx.x; i < Tile::kTokens * kVecsPerRow; i += Tile::kThreads) {
@@ -73,6 +74,25 @@ __device__ __forceinline__ void load_tokens(float* to, const HeadRows<const Word
           make_float4(elements[j] * factor, elements[j + 1] * factor, elements[j + 2] * factor,
                       elements[j + 3] * factor);
     }
+  }
+}
+
+// The width of the cache's elements is known at run time only: one kernel serves them all.
+template <typename Tile, int kHeadDim>
+__device__ __forceinline__ void load_tokens(float* to, const CacheView& view, int kv_head,
+                                            const BlockTable& table, int32_t first, KvRange range,
+                                            int head_dim, DType dtype) {
+  const auto load = [&](auto word) {
+    load_words<Tile, kHeadDim, decltype(word)>(to, view, kv_head, table, first, range, head_dim,
+                                               dtype);
+  };
+  switch (element_size(dtype)) {
+    case 1:
+      return load(uint8_t{});
+    case 2:
+      return load(uint16_t{});
+    default:
+      load(uint32_t{});
   }
 }
 
@@ -130,7 +150,7 @@ __device__ __forceinline__ void add_values(VarlenOutput<Tile, kHeadDim>& out, co
   }
 }
 
-template <typename Word, int kHeadDim>
+template <int kHeadDim>
 __global__ void __launch_bounds__(VarlenTile<kHeadDim>::kThreads, 1)
     varlen_kernel(const __grid_constant__ AttentionParams params, const FastDivide block_size,
                   const FastDivide group_size, const int num_tiles) {
@@ -155,19 +175,15 @@ __global__ void __launch_bounds__(VarlenTile<kHeadDim>::kThreads, 1)
   }
 
   const BlockTable table{params.block_tables + work.seq * params.block_table_stride, block_size};
-  const HeadRows<const Word> key_rows(params.cache.key, work.kv_head);
-  const HeadRows<const Word> value_rows(params.cache.value, work.kv_head);
-  const HeadScale key_scale(params.cache.key.scale, work.kv_head);
-  const HeadScale value_scale(params.cache.value.scale, work.kv_head);
   const TileRange range = tile_range<Tile::kRows>(params, work, group_size);
 
   OnlineSoftmax softmax[Tile::kThreadRows];  // sum: of this lane's tokens only, until the end
   VarlenOutput<Tile, kHeadDim> out = {};
   for (int32_t first = range.any.begin; first < range.any.end; first += Tile::kTokens) {
     __syncthreads();  // the previous tile's readers are done
-    load_tokens<Tile, kHeadDim>(keys, key_rows, key_scale, table, first, range.any,
+    load_tokens<Tile, kHeadDim>(keys, params.cache.key, work.kv_head, table, first, range.any,
                                 params.cache.head_dim, params.cache.dtype);
-    load_tokens<Tile, kHeadDim>(values, value_rows, value_scale, table, first, range.any,
+    load_tokens<Tile, kHeadDim>(values, params.cache.value, work.kv_head, table, first, range.any,
                                 params.cache.head_dim, params.cache.dtype);
     __syncthreads();
 

@@ -10,7 +10,8 @@
 //
 // 32 partitions and 8 kv heads are 256 CTAs, all that an H200 holds. Longer queries need fewer: 8
 // tokens over 8 partitions draw nearly all of the bandwidth, and the workspace of a sequence, for
-// (token, partition) pairs, is bounded at 64 of them: 1 MiB at 32 heads of head_dim 128.
+// (token, partition) pairs, is bounded at 64 of them: 1 MiB at 32 heads of head_dim 128. More than
+// 64 rows stay whole: they are the tile whose accumulators leave no register for a loop around it.
 #pragma once
 
 #include <cstdint>
@@ -21,12 +22,13 @@
 namespace pagedattn {
 
 constexpr int32_t kMaxSplitQueryLen = 16;
+constexpr int64_t kMaxSplitRows = 64;               // query tokens times query heads per kv head
 constexpr int32_t kSmallestVarlenPartition = 2048;  // in tokens, a multiple of all tiles of keys
 constexpr int32_t kLongestUnsplit = 2 * kSmallestVarlenPartition;
 constexpr int32_t kMaxVarlenPartitions = 32;
 constexpr int32_t kMaxSequencePartials = 64;  // (token, partition) pairs
 
-// Fewer than `most`, which is positive.
+// The smaller one.
 PAGEDATTN_HOST_DEVICE constexpr int64_t at_most(int64_t value, int64_t most) {
   return value < most ? value : most;
 }
@@ -36,11 +38,11 @@ struct VarlenSplit {
   int32_t num_partitions;  // 1: the sequence is not split
 };
 
-// `one_tile`: one CTA takes all rows of the sequence and a kv head. More rows than that have CTAs
-// enough, and work enough for each byte.
-PAGEDATTN_HOST_DEVICE constexpr VarlenSplit split_varlen(int32_t query_len, bool one_tile,
+// `num_rows`: as many as share K and V.
+PAGEDATTN_HOST_DEVICE constexpr VarlenSplit split_varlen(int32_t query_len, int64_t num_rows,
                                                          int32_t seq_len) {
-  if (query_len < 1 || query_len > kMaxSplitQueryLen || !one_tile || seq_len <= kLongestUnsplit) {
+  if (query_len < 1 || query_len > kMaxSplitQueryLen || num_rows > kMaxSplitRows ||
+      seq_len <= kLongestUnsplit) {
     return {seq_len, 1};
   }
   const int64_t most = at_most(kMaxSequencePartials / query_len, kMaxVarlenPartitions);

@@ -15,6 +15,7 @@ const KernelTable kernel_table = {
     .copy_blocks = copy_blocks_cpu,
     .swap_blocks = swap_blocks_cpu,
     .choose_partition_size = choose_partition_size_cpu,
+    .count_varlen_partials = count_varlen_partials_cpu,
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

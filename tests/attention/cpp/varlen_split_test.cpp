@@ -24,12 +24,12 @@ constexpr int32_t kLengths[] = {4097,   6144,    8191,      8192,
 
 void long_prefills_short_contexts_and_many_rows_are_not_split() {
   for (const int32_t length : kLengths) {
-    EXPECT(split_varlen(0, true, length).num_partitions == 1);
-    EXPECT(split_varlen(17, true, length).num_partitions == 1);
-    EXPECT(split_varlen(1, false, length).num_partitions == 1);
+    EXPECT(split_varlen(0, 0, length).num_partitions == 1);
+    EXPECT(split_varlen(17, 17, length).num_partitions == 1);
+    EXPECT(split_varlen(1, 65, length).num_partitions == 1);
   }
   for (const int32_t length : {0, 1, 2048, 4096}) {
-    EXPECT(split_varlen(1, true, length).num_partitions == 1);
+    EXPECT(split_varlen(1, 8, length).num_partitions == 1);
     EXPECT(count_varlen_partials(100, 1600, length) == 0);
   }
 }
@@ -37,7 +37,7 @@ void long_prefills_short_contexts_and_many_rows_are_not_split() {
 void partitions_cover_the_sequence_within_the_bounds() {
   for (int32_t query_len = 1; query_len <= kMaxSplitQueryLen; ++query_len) {
     for (const int32_t length : kLengths) {
-      const auto [size, count] = split_varlen(query_len, true, length);
+      const auto [size, count] = split_varlen(query_len, 4 * query_len, length);
       EXPECT(size % kSmallestVarlenPartition == 0);
       EXPECT(count > 1 && count <= kMaxVarlenPartitions);
       EXPECT(query_len * count <= kMaxSequencePartials);
@@ -48,8 +48,8 @@ void partitions_cover_the_sequence_within_the_bounds() {
 }
 
 void a_long_decode_fills_a_device() {
-  EXPECT(split_varlen(1, true, 131072).num_partitions == 32);
-  EXPECT(split_varlen(8, true, 131072).num_partitions == 8);
+  EXPECT(split_varlen(1, 8, 131072).num_partitions == 32);
+  EXPECT(split_varlen(8, 64, 131072).num_partitions == 8);
 }
 
 void places_in_the_workspace_do_not_overlap() {
@@ -62,7 +62,7 @@ void places_in_the_workspace_do_not_overlap() {
     for (const int32_t query_len : query_lens) {
       const int64_t first = first_varlen_partial(seq, token, max_partitions);
       EXPECT(first >= end);
-      const int32_t count = split_varlen(query_len, true, length).num_partitions;
+      const int32_t count = split_varlen(query_len, 4 * query_len, length).num_partitions;
       end = first + (count > 1 ? query_len * count : 0);
       ++seq;
       token += query_len;

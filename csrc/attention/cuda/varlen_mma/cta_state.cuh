@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "../varlen_rows.cuh"
+#include "partition.cuh"
 #include "tile.h"
 
 namespace pagedattn::varlen_mma {
@@ -26,13 +27,15 @@ class CtaState {
       : padding_(shared + Matrix<kHeadDim>::kRowDataBytes) {}
 
   // To be followed by a barrier.
-  __device__ __forceinline__ void store(const VarlenWork& work, const TileRange& range) {
+  __device__ __forceinline__ void store(const VarlenWork& work, const TileRange& range,
+                                        const Partition& partition) const {
     if (threadIdx.x != 0) return;
     const int num_whole = range.all.end - range.all.begin - (kTileTokens - 1);
     at(0) = make_int4(range.any.begin, range.any.end, range.all.begin, max(num_whole, 0));
     at(1) = make_int4(work.seq, work.kv_head, work.first_row, work.num_rows);
     at(2) =
         make_int4(work.first_token, work.query_len, work.seq_len, work.num_rows - work.first_row);
+    at(3) = make_int4(partition.index, partition.count, partition.size, 0);
   }
 
   __device__ __forceinline__ KeyWalk keys() const {
@@ -42,6 +45,11 @@ class CtaState {
 
   // Of the sequence, from the CTA's first one on.
   __device__ __forceinline__ int32_t num_rows() const { return at(2).w; }
+
+  __device__ __forceinline__ Partition partition() const {
+    const int4 words = at(3);
+    return {words.x, words.y, words.z};
+  }
 
   __device__ __forceinline__ VarlenWork work() const {
     const int4 low = at(1);
@@ -56,5 +64,11 @@ class CtaState {
 
   unsigned char* padding_;
 };
+
+// Larger tiles are never of a split sequence, and their kernels have no code for it.
+template <int kRows, int kHeadDim>
+__device__ __forceinline__ Partition tile_partition(const CtaState<kHeadDim>& cta) {
+  return kRows <= kMediumRows ? cta.partition() : unsplit();
+}
 
 }  // namespace pagedattn::varlen_mma

@@ -14,8 +14,10 @@
 #include "../../params.h"
 #include "../mma_operands.cuh"
 #include "../varlen_rows.cuh"
+#include "cta_state.cuh"
 #include "fragments.cuh"
 #include "main_loop.cuh"
+#include "partition.cuh"
 #include "query.cuh"
 #include "scales.cuh"
 #include "softmax.cuh"
@@ -23,14 +25,19 @@
 
 namespace pagedattn::varlen_mma {
 
+// The reduce adds it where the row has partitions.
+__device__ __forceinline__ float row_sink(const AttentionParams& params, const Partition& partition,
+                                          int head) {
+  const bool has_sink = params.masks.sinks != nullptr && !partition.is_partial();
+  return has_sink ? params.masks.sinks[head] * kLog2E : -INFINITY;
+}
+
 // Turns what kParts warps have seen of a row into the weights of their accumulators, times
-// `value_scale`, in place of the references; returns the row's lse. The sink is a logit without a
-// value.
+// `value_scale`, in place of the references; returns the row's lse. `sink`, in units of log2, is a
+// logit without a value.
 template <int kParts>
-__device__ __forceinline__ float merge_states(RowState (&parts)[kParts],
-                                              const AttentionParams& params, int head,
+__device__ __forceinline__ float merge_states(RowState (&parts)[kParts], float sink,
                                               float value_scale) {
-  const float sink = params.masks.sinks == nullptr ? -INFINITY : params.masks.sinks[head] * kLog2E;
   float largest = sink;
 #pragma unroll
   for (const RowState& part : parts) largest = fmaxf(largest, part.reference);
@@ -47,7 +54,12 @@ __device__ __forceinline__ float merge_states(RowState (&parts)[kParts],
 }
 
 __device__ __forceinline__ void write_lse(const AttentionParams& params, const VarlenWork& work,
-                                          const QueryRow& at, float lse) {
+                                          const Partition& partition, const QueryRow& at,
+                                          float lse) {
+  if (partition.is_partial()) {
+    params.partial.lse[partition.partial(params, work, at)] = lse;
+    return;
+  }
   if (params.lse == nullptr) return;
   params.lse[(int64_t{work.first_token} + at.token) * params.lse_token_stride +
              at.head * params.lse_head_stride] = lse;
@@ -78,18 +90,35 @@ __device__ __forceinline__ void write_out(const AttentionParams& params, const V
   for (int e = 0; e < kVec; ++e) to[e] = vec[e];
 }
 
+// Row r of a lane's fragment, to the workspace.
+template <int kColumns>
+__device__ __forceinline__ void write_partial_row(const AttentionParams& params, int64_t partial,
+                                                  const float (&out)[kColumns][4], int r,
+                                                  float weight) {
+  const int lane = threadIdx.x % kWarpSize;
+  float* const to = params.partial.out + partial * params.cache.head_dim + lane % 4 * 2;
+#pragma unroll
+  for (int n = 0; n < kColumns; ++n) {
+    if (n * 8 >= params.cache.head_dim) break;
+    *reinterpret_cast<float2*>(to + n * 8) =
+        make_float2(out[n][2 * r] * weight, out[n][2 * r + 1] * weight);
+  }
+}
+
 // Warps with rows of their own: each takes them through its part of the query's shared memory, to
 // write whole rows.
 template <typename T, int kHeadDim, int kRows>
 __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
                                                const VarlenMmaConfig& config,
-                                               const VarlenWork& work, unsigned char* shared,
+                                               const CtaState<kHeadDim>& cta, unsigned char* shared,
                                                WarpRows<T, kHeadDim, kRows>& rows) {
   constexpr int kRowBytes = Matrix<kHeadDim>::kRowBytes;
   constexpr int kWarpRows = RowTile<kRows>::kWarpRows;
   const int lane = threadIdx.x % kWarpSize;
   const int first_row = RowTile<kRows>::first_row(threadIdx.x / kWarpSize);
   unsigned char* const staged = shared + first_row * kRowBytes;
+  const VarlenWork work = cta.work();
+  const Partition partition = tile_partition<kRows>(cta);
   const float value_scale = output_scale<T>(params, work.kv_head);
 #pragma unroll
   for (int f = 0; f < RowTile<kRows>::kFragments; ++f) {
@@ -100,8 +129,13 @@ __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
       const QueryRow at = query_row(work, first_row + row, config.group_size);
       if (!at.exists) continue;
       RowState state[1] = {rows.softmax[f].state(r)};
-      const float lse = merge_states(state, params, at.head, value_scale);
-      if (lane % 4 == 0) write_lse(params, work, at, lse);
+      const float lse = merge_states(state, row_sink(params, partition, at.head), value_scale);
+      if (lane % 4 == 0) write_lse(params, work, partition, at, lse);
+      if (partition.is_partial()) {
+        write_partial_row(params, partition.partial(params, work, at), rows.out[f], r,
+                          state[0].reference);
+        continue;
+      }
       unsigned char* const to = staged + row * kRowBytes + lane % 4 * 4;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
@@ -111,6 +145,7 @@ __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
       }
     }
   }
+  if (partition.is_partial()) return;
   __syncwarp();
   constexpr int kVec = 8;
   constexpr int kVecs = kHeadDim / kVec;
@@ -128,14 +163,16 @@ __device__ __forceinline__ void write_own_rows(const AttentionParams& params,
 // Warps with tokens of their own: their accumulators meet, as fp32, where the tiles were.
 template <typename T, int kHeadDim, int kRows>
 __device__ __forceinline__ void merge_rows(const AttentionParams& params,
-                                           const VarlenMmaConfig& config, const VarlenWork& work,
-                                           unsigned char* shared,
+                                           const VarlenMmaConfig& config,
+                                           const CtaState<kHeadDim>& cta, unsigned char* shared,
                                            WarpRows<T, kHeadDim, kRows>& rows) {
   using Shared = SharedLayout<kHeadDim, kRows, sizeof(T)>;
   constexpr int kStride = Shared::Merge::kStride;
   constexpr int kWarpFloats = kRows * kStride;
   const int warp = threadIdx.x / kWarpSize;
   const int lane = threadIdx.x % kWarpSize;
+  const VarlenWork work = cta.work();
+  const Partition partition = tile_partition<kRows>(cta);
   auto* const outputs = reinterpret_cast<float*>(shared + Shared::kTiles);
   auto* const states = reinterpret_cast<RowState*>(shared + Shared::kStates);
   rows.softmax[0].reduce_sums();
@@ -160,8 +197,8 @@ __device__ __forceinline__ void merge_rows(const AttentionParams& params,
     RowState parts[kWarps];
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) parts[w] = states[w * kRows + row];
-    const float lse = merge_states(parts, params, at.head, value_scale);
-    if (lane == 0) write_lse(params, work, at, lse);
+    const float lse = merge_states(parts, row_sink(params, partition, at.head), value_scale);
+    if (lane == 0) write_lse(params, work, partition, at, lse);
     for (int dim = lane * kVec; dim < params.cache.head_dim; dim += kWarpSize * kVec) {
       float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
 #pragma unroll
@@ -173,6 +210,12 @@ __device__ __forceinline__ void merge_rows(const AttentionParams& params,
         sum.y += weight * part.y;
         sum.z += weight * part.z;
         sum.w += weight * part.w;
+      }
+      if (partition.is_partial()) {
+        *reinterpret_cast<float4*>(params.partial.out +
+                                   partition.partial(params, work, at) * params.cache.head_dim +
+                                   dim) = sum;
+        continue;
       }
       Vec<uint16_t, kVec> vec;
       const uint2 bits =

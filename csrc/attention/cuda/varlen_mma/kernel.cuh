@@ -15,6 +15,7 @@
 #include "cta_state.cuh"
 #include "epilogue.cuh"
 #include "main_loop.cuh"
+#include "partition.cuh"
 #include "tile.h"
 #include "work.cuh"
 
@@ -23,21 +24,23 @@ namespace varlen_mma {
 
 template <typename T, int kHeadDim, int kRows>
 __device__ __forceinline__ void attend(const AttentionParams& params, const VarlenMmaConfig& config,
-                                       const VarlenWork& work) {
-  unsigned char* const shared = dynamic_shared<unsigned char>();
-  const TileRange range = tile_range<kRows>(params, work, config.group_size);
-  CtaState<kHeadDim> cta(shared);
-  cta.store(work, range);
+                                       const VarlenWork& work, const Partition& partition,
+                                       const CtaState<kHeadDim>& cta, unsigned char* shared) {
+  TileRange range = tile_range<kRows>(params, work, config.group_size);
+  if (partition.is_partial()) range.any = partition.part_of(range.any);
+  cta.store(work, range, partition);
   __syncthreads();
+  const bool sees = range.any.begin < range.any.end;
+  if (!sees && partition.is_partial()) return;
   WarpRows<T, kHeadDim, kRows> rows;
-  if (range.any.begin < range.any.end) {
+  if (sees) {
     attend_tiles<T, kHeadDim, kRows>(params, config, cta, shared, rows);
     __syncthreads();  // all reads of the tiles are done
   }
   if constexpr (RowTile<kRows>::kTokenWarps > 1) {
-    merge_rows<T, kHeadDim, kRows>(params, config, cta.work(), shared, rows);
+    merge_rows<T, kHeadDim, kRows>(params, config, cta, shared, rows);
   } else {
-    write_own_rows<T, kHeadDim, kRows>(params, config, cta.work(), shared, rows);
+    write_own_rows<T, kHeadDim, kRows>(params, config, cta, shared, rows);
   }
 }
 
@@ -47,15 +50,27 @@ __device__ __forceinline__ void varlen_cta(const AttentionParams& params,
   constexpr int kLargeRows = large_rows(kHeadDim);
   VarlenWork work;
   if (!find_work<kLargeRows>(params, config.group_size, config.max_large_tiles, work)) return;
+  unsigned char* const shared = dynamic_shared<unsigned char>();
+  const CtaState<kHeadDim> cta(shared);
   if constexpr (kLargeRows > kMediumRows) {
     if (work.num_rows > kMediumRows) {
-      return attend<T, kHeadDim, kLargeRows>(params, config, work);
+      return attend<T, kHeadDim, kLargeRows>(params, config, work, unsplit(), cta, shared);
     }
   }
-  if (work.num_rows > kSmallRows) {
-    attend<T, kHeadDim, kMediumRows>(params, config, work);
-  } else {
-    attend<T, kHeadDim, kSmallRows>(params, config, work);
+  static_assert(kMaxSplitRows == kMediumRows);
+  const VarlenSplit split = split_varlen(work.query_len, work.num_rows, work.seq_len);
+  Partition partition{static_cast<int32_t>(blockIdx.y), split.num_partitions, split.partition_size};
+  while (partition.index < partition.count) {
+    if (work.num_rows > kSmallRows) {
+      attend<T, kHeadDim, kMediumRows>(params, config, work, partition, cta, shared);
+    } else {
+      attend<T, kHeadDim, kSmallRows>(params, config, work, partition, cta, shared);
+    }
+    // From memory, as no register is left for them on the way.
+    work = cta.work();
+    partition = cta.partition();
+    partition.index += gridDim.y;
+    __syncthreads();  // all reads of shared memory are done
   }
 }
 

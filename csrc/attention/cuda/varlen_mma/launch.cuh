@@ -6,6 +6,7 @@
 
 #include "../../../common/cuda/alignment.h"
 #include "../../../common/cuda/launch.h"
+#include "../varlen_split.h"
 #include "kernel.cuh"
 #include "launch.h"
 
@@ -59,9 +60,12 @@ void launch_varlen_mma(const AttentionParams& params, Stream stream) {
                                softcap > 0.0f ? params.scale / softcap : params.scale,
                                query.allows(16),
                                out.allows(16)};
+  const int64_t num_ctas = (max_large_tiles + params.num_seqs) * params.cache.num_kv_heads;
+  const int64_t partition_ctas =
+      varlen_partition_ctas(num_ctas, max_varlen_partitions(longest_sequence(params)));
   launch(varlen_mma_kernel<T, kHeadDim>,
-         grid_size((max_large_tiles + params.num_seqs) * params.cache.num_kv_heads, "varlen_mma"),
-         kThreads, shared_bytes, stream, "varlen_mma", params, config);
+         dim3(grid_size(num_ctas, "varlen_mma"), static_cast<unsigned>(partition_ctas)), kThreads,
+         shared_bytes, stream, "varlen_mma", params, config);
 }
 
 }  // namespace pagedattn

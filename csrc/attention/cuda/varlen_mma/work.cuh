@@ -8,7 +8,8 @@
 //
 // The host knows a bound for the number of the former; CTAs past the last tile leave. A sequence's
 // tiles go from its last rows to its first: the last see the most keys, and the work that starts
-// last should be short.
+// last should be short. The keys of a sequence with few rows may be cut into partitions
+// (varlen_split.h), which the CTAs along y share.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -65,6 +66,7 @@ __device__ __forceinline__ bool find_work(const AttentionParams& params, FastDiv
   const int32_t index = blockIdx.x / params.cache.num_kv_heads;
   LargeTile tile{index - max_large_tiles, 0};
   const bool is_large = tile.seq < 0;
+  if (is_large && blockIdx.y > 0) return false;
   if (is_large) tile = find_large_tile<kLargeRows>(params, group_size.divisor, index);
   if (tile.seq < 0) return false;
   work.seq = tile.seq;
