@@ -4,7 +4,7 @@ namespace pagedattn {
 namespace {
 
 // CPUs that drop prefetches under load, as Zen does: each line is asked for several times.
-constexpr int kRepeated[] = {6, 12, 18, 24, 30, 36, 42, 48};
+constexpr int kRepeated[] = {24, 48};
 // CPUs that do not, as Intel's: a second request only takes a load slot.
 constexpr int kOnce[] = {16};
 constexpr PrefetchPlan kRepeatedPlan = {kRepeated, sizeof(kRepeated) / sizeof(int)};
