@@ -1,13 +1,12 @@
 // A unit of work with few query rows, as decode has them: walks over its keys tile by tile
-// (tile.h); in a tile, blocks of query rows go through scores, softmax (softmax.h) and weighted
-// values (products.h).
+// (tile.h); in a tile, all rows go through scores (products.h), softmax (softmax.h) and weighted
+// values.
 #pragma once
 
 #include <type_traits>
 #include <utility>
 
 #include "../../common/cpu/rows.h"
-#include "prefetch.h"
 #include "products.h"
 #include "softmax.h"
 #include "tile.h"
@@ -17,9 +16,6 @@ namespace pagedattn::PAGEDATTN_ISA {
 
 // From this many query rows on a tile is widened to float once for all of them.
 constexpr int kRowsWorthWidening = 4 * kRowBlock;
-
-constexpr int kWideRows = 16;  // that are widened at a time
-static_assert(kTile % kWideRows == 0 && kWideRows % kTokenPad == 0);
 
 // 8-bit rows are always widened first: what that costs over widening in the registers is less than
 // three more builds of the products.
@@ -36,7 +32,9 @@ class DecodeUnit {
         num_rows_(rows_per_kv_head_ * unit.num_kv_heads),
         head_dim_(params.cache.head_dim),
         stride_(round_up(head_dim_, kPair)),
-        widens_(!kFeedsProducts<T> || rows_per_kv_head_ >= kRowsWorthWidening),
+        widens_(!kFeedsProducts<T> ||
+                (!std::is_same_v<T, float> && rows_per_kv_head_ >= kRowsWorthWidening)),
+        row_size_(widens_ ? stride_ : head_dim_),
         query_{query_data_, stride_},
         out_{out_data_, stride_} {
     const ScaleView& key_scale = params.cache.key.scale;
@@ -74,36 +72,25 @@ class DecodeUnit {
       rows_[i].max = -kInfinity;
       rows_[i].sum = Vec(0.0f);
     }
-    for (int t = 0; t < kWideRows; ++t) wide_rows_[t] = wide_data_ + t * stride_;
   }
 
-  // Tile by tile, and in each the kv heads in turn.
   void walk_tiles() {
     const KvRange keys = unit_.keys;
     const int first_tile = keys.begin / kTile;
     const int num_tiles = keys.begin < keys.end ? (keys.end - 1) / kTile + 1 - first_tile : 0;
-    const int num_steps = num_tiles * unit_.num_kv_heads;
-    TokenPlaces places;
-    const auto find_step = [&](int step, Tile<T>& tile) {
-      const int kv_head_in_unit = step % unit_.num_kv_heads;
-      if (kv_head_in_unit == 0) {
-        const int begin = (first_tile + step / unit_.num_kv_heads) * kTile;
-        const KvRange range = intersect({begin, begin + kTile}, keys);
-        find_tokens(params_, unit_.seq, range.begin, range.end, places);
-      }
-      make_tile(params_.cache, places, unit_.kv_head + kv_head_in_unit, tile);
+    const auto find_tile = [&](int i, Tile<T>& tile) {
+      const int begin = (first_tile + i) * kTile;
+      const KvRange range = intersect({begin, begin + kTile}, keys);
+      find_tokens(params_, unit_.seq, unit_.kv_head, range.begin, range.end, tile);
     };
     Tile<T> tiles[2];
     Tile<T>* tile = &tiles[0];
     Tile<T>* next = &tiles[1];
-    if (num_steps > 0) find_step(0, *tile);
-    for (int step = 0; step < num_steps; ++step) {
-      const bool last = step + 1 == num_steps;
-      if (!last) find_step(step + 1, *next);
-      for (int t = 0; t < kTile; ++t) {
-        tile->next_key()[t] = last ? tile->value()[kTile - 1] : next->key()[t];
-      }
-      attend(*tile, step % unit_.num_kv_heads);
+    if (num_tiles > 0) find_tile(0, *tile);
+    for (int i = 0; i < num_tiles; ++i) {
+      const bool last = i + 1 == num_tiles;
+      if (!last) find_tile(i + 1, *next);
+      attend(*tile, last ? *tile : *next);
       std::swap(tile, next);
     }
   }
@@ -111,16 +98,14 @@ class DecodeUnit {
   // Where every row sees the whole tile, rows are taken in blocks across tokens; elsewhere token by
   // token with only the keys that it sees, so that nothing else can reach its output, even as
   // 0 * NaN.
-  void attend(const Tile<T>& tile, int kv_head_in_unit) {
-    const LogitRule& rule = rules_[kv_head_in_unit];
-    const int first = kv_head_in_unit * rows_per_kv_head_;
+  void attend(const Tile<T>& tile, const Tile<T>& next) {
     if (all_see(tile.begin, tile.begin + tile.count)) {
-      attend_rows(first, rows_per_kv_head_, rule, tile, RowStream(tile.rows, head_dim_));
+      attend_rows(0, rows_per_kv_head_, tile, &next);
       return;
     }
     Tile<T> seen;
     for (int i = 0; i < unit_.num_tokens; ++i) {
-      const int row = first + i * unit_.num_heads;
+      const int row = i * unit_.num_heads;
       const KvRange range = visible_range(params_.masks, rows_[row].position, unit_.seq_len);
       select_tokens(
           tile,
@@ -128,7 +113,7 @@ class DecodeUnit {
             return position >= range.begin && position < range.end && in_tree(i, position);
           },
           seen);
-      if (seen.count > 0) attend_rows(row, unit_.num_heads, rule, seen, {});
+      if (seen.count > 0) attend_rows(row, unit_.num_heads, seen, nullptr);
     }
   }
 
@@ -147,85 +132,106 @@ class DecodeUnit {
                            column * masks.tree_mask_column_stride];
   }
 
-  void attend_rows(int first, int count, const LogitRule& rule, const Tile<T>& tile,
-                   const RowStream& stream) {
-    read_rows(tile.key(), tile.count, stream, [&](const auto& keys) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        query_key_product<rows()>({query_.row(i), stride_}, keys.rows, keys.count, keys.head_dim,
-                                  {weights_.row(i) + keys.begin, kTile},
-                                  i == first ? keys.stream : RowStream());
+  // Rows [first, first + count) of each kv head.
+  void attend_rows(int first, int count, const Tile<T>& tile, const Tile<T>* next) {
+    const ReadingOrder<T> order(params_.cache, unit_.num_kv_heads, tile, next);
+    for_chunks(tile, [&](int chunk, int tokens, int kv_head) {
+      read_rows(order.keys(chunk, kv_head), tokens, [&](const auto& keys, auto element) {
+        for_row_blocks(count, [&](auto rows, int i) __attribute__((always_inline)) {
+          const int row = kv_head * rows_per_kv_head_ + first + i;
+          query_key_product<rows(), decltype(element)>(
+              {query_.row(row), stride_}, i == 0 ? keys : keys.without_prefetch(), tokens,
+              row_size_, {weights_.row(row) + chunk * kChunk, kTile});
+        });
       });
     });
-    // Step by step for all rows, so that the steps of one row, each of which waits for the one
-    // before, overlap with those of the others.
-    for (int i = first; i < first + count; ++i) {
-      finish_logits(rule, rows_[i], tile, weights_.row(i));
+    for (int k = 0; k < unit_.num_kv_heads; ++k) {
+      weigh_tile(k, k * rows_per_kv_head_ + first, count, tile);
     }
-    for (int i = first; i < first + count; ++i) {
-      const float correction = raise_max(weights_.row(i), tile.count, rows_[i]);
-      if (correction != 1.0f) scale_row(out_.row(i), correction);
-    }
-    for (int i = first; i < first + count; ++i) {
-      weigh(weights_.row(i), tile.count, rows_[i]);
-      if (scale_per_value_) {
-        for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= tile.value_scale[t];
-      }
-    }
-    read_rows(tile.value(), tile.count, stream.from(kTile), [&](const auto& values) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        weight_value_product<rows()>({weights_.row(i) + values.begin, kTile}, values.rows,
-                                     values.count, values.head_dim, {out_.row(i), stride_},
-                                     i == first ? values.stream : RowStream());
+    for_chunks(tile, [&](int chunk, int tokens, int kv_head) {
+      read_rows(order.values(chunk, kv_head), tokens, [&](const auto& values, auto element) {
+        for_row_blocks(count, [&](auto rows, int i) __attribute__((always_inline)) {
+          const int row = kv_head * rows_per_kv_head_ + first + i;
+          weight_value_product<rows(), decltype(element)>(
+              {weights_.row(row) + chunk * kChunk, kTile},
+              i == 0 ? values : values.without_prefetch(), tokens, row_size_,
+              {out_.row(row), stride_});
+        });
       });
     });
   }
 
-  // Rows [begin, begin + count) of a tile as the products take them.
-  template <typename U>
-  struct Rows {
-    const U* const* rows;
-    int begin;
-    int count;
-    int head_dim;
-    RowStream stream;  // for the first who reads them
-  };
-
-  // f(Rows) for rows that together are `rows`: widened a few at a time, so that they stay in the L1
-  // cache, or as they are.
+  // f(chunk, number of its tokens, kv head) in the order of reading.
   template <typename F>
-  void read_rows(const T* const* rows, int count, const RowStream& stream, const F& f) {
+  void for_chunks(const Tile<T>& tile, const F& f) const {
+    for (int chunk = 0; chunk < tile.num_chunks(); ++chunk) {
+      const int rest = tile.count - chunk * kChunk;
+      for (int k = 0; k < unit_.num_kv_heads; ++k) f(chunk, rest < kChunk ? rest : kChunk, k);
+    }
+  }
+
+  // f(rows, an element of them) for rows of the cache as the products read them: widened to float,
+  // so that several blocks of query rows find them in the L1 cache, or as they are.
+  template <typename F>
+  void read_rows(const StreamedRows<T>& rows, int count, const F& f) {
     if constexpr (!std::is_same_v<T, float>) {
       if (widens_) {
-        for (int begin = 0; begin < count; begin += kWideRows) {
-          const int end = begin + kWideRows < count ? begin + kWideRows : count;
-          stream.reading(begin, kWideRows);
-          for (int t = 0; t < round_up(end - begin, kTokenPad); ++t)
-            widen(rows[begin + t], wide_rows_[t]);
-          f(Rows<float>{wide_rows_, begin, end - begin, stride_, {}});  // padded with zeros
-        }
+        for (int t = 0; t < round_up(count, kTokenPad); ++t) widen(rows, t);
+        f(WideRows{wide_data_, stride_}, float());
         return;
       }
     }
-    if constexpr (kFeedsProducts<T>) f(Rows<T>{rows, 0, count, head_dim_, stream});
+    if constexpr (kFeedsProducts<T>) f(rows, T());
   }
 
-  void widen(const T* row, float* out) const {
+  void widen(const StreamedRows<T>& rows, int t) {
+    float* const out = wide_data_ + t * stride_;  // padded with zeros
     for_each_pair<T>(head_dim_, [=](int d, const auto& load_row) __attribute__((always_inline)) {
       Vec pair[2];
-      load_row(row, pair);
+      load_row(rows.row(t), pair);
+      rows.reading(t, d, kPair);
       store(out + d, pair[0]);
       store(out + d + kWidth, pair[1]);
     });
   }
 
-  // f(number of rows as a constant, first row) for blocks of rows.
+  // From scores to weights, for `count` rows of a kv head. Step by step for all rows, so that the
+  // steps of one row, each of which waits for the one before, overlap with those of the others.
+  void weigh_tile(int kv_head_in_unit, int first, int count, const Tile<T>& tile) {
+    const LogitRule& rule = rules_[kv_head_in_unit];
+    float scales[kTile];
+    if (rule.scale_per_key) {
+      read_scales(params_.cache.key.scale, tile.key_scale, kv_head_in_unit, tile.count, scales);
+    }
+    for (int i = first; i < first + count; ++i) {
+      finish_logits(rule, rows_[i], tile, scales, weights_.row(i));
+    }
+    for (int i = first; i < first + count; ++i) {
+      const float correction = raise_max(weights_.row(i), tile.count, rows_[i]);
+      if (correction != 1.0f) scale_row(out_.row(i), correction);
+    }
+    for (int i = first; i < first + count; ++i) weigh(weights_.row(i), tile.count, rows_[i]);
+    if (scale_per_value_) {
+      read_scales(params_.cache.value.scale, tile.value_scale, kv_head_in_unit, tile.count, scales);
+      for (int i = first; i < first + count; ++i) {
+        for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= scales[t];
+      }
+    }
+  }
+
+  static void read_scales(const ScaleView& scale, const float* const* places, int kv_head_in_unit,
+                          int count, float* out) {
+    for (int t = 0; t < count; ++t) out[t] = places[t][kv_head_in_unit * scale.head_stride];
+  }
+
+  // f(number of rows as a constant, first row) for blocks of `count` rows.
   template <typename F>
-  static void for_row_blocks(int first, int count, const F& f) {
-    int i = first;
-    for (; i + kRowBlock <= first + count; i += kRowBlock) {
+  static void for_row_blocks(int count, const F& f) {
+    int i = 0;
+    for (; i + kRowBlock <= count; i += kRowBlock) {
       f(std::integral_constant<int, kRowBlock>{}, i);
     }
-    switch (first + count - i) {
+    switch (count - i) {
       case 3:
         return f(std::integral_constant<int, 3>{}, i);
       case 2:
@@ -288,17 +294,17 @@ class DecodeUnit {
   const int head_dim_;
   const int stride_;
   const bool widens_;
+  const int row_size_;         // elements of a row of the cache as the products read it
   LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
   const FloatRows query_;
   const FloatRows out_;
   RowState rows_[kMaxRows];
   const FloatRows weights_{weights_data_, kTile};  // scores, then weights, of a tile
-  float* wide_rows_[kWideRows];
   alignas(64) float weights_data_[kMaxRows * kTile];
   alignas(64) float query_data_[kMaxRows * kMaxHeadDim];
   alignas(64) float out_data_[kMaxRows * kMaxHeadDim];
-  alignas(64) float wide_data_[kWideRows * kMaxHeadDim];
+  alignas(64) float wide_data_[kChunk * kMaxHeadDim];
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -3,18 +3,16 @@
 namespace pagedattn {
 namespace {
 
-// CPUs that drop prefetches under load, as Zen does: each line is asked for several times.
-constexpr int kRepeated[] = {24, 48};
+// CPUs that drop prefetches under load, as Zen does: each line is asked for twice.
+constexpr PrefetchPlan kTwice = {2, 4};
 // CPUs that do not, as Intel's: a second request only takes a load slot.
-constexpr int kOnce[] = {16};
-constexpr PrefetchPlan kRepeatedPlan = {kRepeated, sizeof(kRepeated) / sizeof(int)};
-constexpr PrefetchPlan kOncePlan = {kOnce, sizeof(kOnce) / sizeof(int)};
+constexpr PrefetchPlan kOnce = {1, 0};
 
 const PrefetchPlan& choose() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_is("intel")) return kOncePlan;
+  if (__builtin_cpu_is("intel")) return kOnce;
 #endif
-  return kRepeatedPlan;
+  return kTwice;
 }
 
 }  // namespace

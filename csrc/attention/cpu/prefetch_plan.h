@@ -4,11 +4,10 @@
 
 namespace pagedattn {
 
-constexpr int kMaxPrefetchDistance = 64;  // rows
-
+// Distances in chunks of rows (tile.h); 0: none.
 struct PrefetchPlan {
-  const int* distances;  // in rows, each at most kMaxPrefetchDistance
-  int count;
+  int near;
+  int far;
 };
 
 const PrefetchPlan& prefetch_plan();
