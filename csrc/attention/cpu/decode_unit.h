@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "../../common/cpu/rows.h"
+#include "dot_bf16.h"
+#include "narrow.h"
 #include "products.h"
 #include "softmax.h"
 #include "tile.h"
@@ -14,13 +16,15 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-// From this many query rows on a tile is widened to float once for all of them.
+// From this many query rows on, rows are widened to float once for all of them.
 constexpr int kRowsWorthWidening = 4 * kRowBlock;
 
-// 8-bit rows are always widened first: what that costs over widening in the registers is less than
-// three more builds of the products.
+// What the products take rows of T for: 8-bit ones are narrowed to bf16 on the way.
 template <typename T>
-constexpr bool kFeedsProducts = sizeof(T) > 1;
+using Element = std::conditional_t<sizeof(T) == 1, BFloat16, T>;
+
+template <typename T>
+constexpr bool kDotsBf16 = kHasBf16Dots && std::is_same_v<Element<T>, BFloat16>;
 
 template <typename T>
 class DecodeUnit {
@@ -32,9 +36,8 @@ class DecodeUnit {
         num_rows_(rows_per_kv_head_ * unit.num_kv_heads),
         head_dim_(params.cache.head_dim),
         stride_(round_up(head_dim_, kPair)),
-        widens_(!kFeedsProducts<T> ||
-                (!std::is_same_v<T, float> && rows_per_kv_head_ >= kRowsWorthWidening)),
-        row_size_(widens_ ? stride_ : head_dim_),
+        widens_(!std::is_same_v<T, float> && rows_per_kv_head_ >= kRowsWorthWidening),
+        dots_bf16_(kDotsBf16<T> && params.dtype == DType::kBFloat16 && tuning().dots_bf16),
         query_{query_data_, stride_},
         out_{out_data_, stride_} {
     const ScaleView& key_scale = params.cache.key.scale;
@@ -61,7 +64,8 @@ class DecodeUnit {
       for (int i = 0; i < num_rows_; ++i) {
         read_row(row_of<decltype(type)>(params_.query, token(i), head(i)), head_dim_,
                  query_.row(i));
-        to_pair_order<T>(query_.row(i), stride_);
+        if (dots_bf16_) write_row(query_.row(i), 1.0f, stride_, bf16_query_ + i * stride_);
+        to_pair_order<Element<T>>(query_.row(i), stride_);
       }
     });
     const float* const slopes = params_.masks.alibi_slopes;
@@ -135,31 +139,52 @@ class DecodeUnit {
   // Rows [first, first + count) of each kv head.
   void attend_rows(int first, int count, const Tile<T>& tile, const Tile<T>* next) {
     const ReadingOrder<T> order(params_.cache, unit_.num_kv_heads, tile, next);
-    for_chunks(tile, [&](int chunk, int tokens, int kv_head) {
-      read_rows(order.keys(chunk, kv_head), tokens, [&](const auto& keys, auto element) {
-        for_row_blocks(count, [&](auto rows, int i) __attribute__((always_inline)) {
-          const int row = kv_head * rows_per_kv_head_ + first + i;
-          query_key_product<rows(), decltype(element)>(
-              {query_.row(row), stride_}, i == 0 ? keys : keys.without_prefetch(), tokens,
-              row_size_, {weights_.row(row) + chunk * kChunk, kTile});
-        });
-      });
+    for_chunks(tile, [&](int chunk, int tokens, int k) {
+      score(order.keys(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
     });
     for (int k = 0; k < unit_.num_kv_heads; ++k) {
-      weigh_tile(k, k * rows_per_kv_head_ + first, count, tile);
+      weigh_tile(k, first_row_of(k) + first, count, tile);
     }
-    for_chunks(tile, [&](int chunk, int tokens, int kv_head) {
-      read_rows(order.values(chunk, kv_head), tokens, [&](const auto& values, auto element) {
-        for_row_blocks(count, [&](auto rows, int i) __attribute__((always_inline)) {
-          const int row = kv_head * rows_per_kv_head_ + first + i;
-          weight_value_product<rows(), decltype(element)>(
-              {weights_.row(row) + chunk * kChunk, kTile},
-              i == 0 ? values : values.without_prefetch(), tokens, row_size_,
-              {out_.row(row), stride_});
+    for_chunks(tile, [&](int chunk, int tokens, int k) {
+      add_values(order.values(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
+    });
+  }
+
+  // Scores of rows [first, first + count) and a chunk of keys, which begins at `column` of the
+  // tile.
+  void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
+    if constexpr (kDotsBf16<T>) {
+      if (dots_bf16_) {
+        return read_elements(keys, tokens, [&](const auto& bf16_keys, int size) {
+          for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+            query_key_product_bf16<rows()>({bf16_query_ + i * stride_, stride_},
+                                           i == first ? bf16_keys : bf16_keys.without_prefetch(),
+                                           tokens, size, {weights_.row(i) + column, kTile});
+          });
         });
+      }
+    }
+    read_rows(keys, tokens, [&](const auto& rows_read, auto element, int size) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        query_key_product<rows(), decltype(element)>(
+            {query_.row(i), stride_}, i == first ? rows_read : rows_read.without_prefetch(), tokens,
+            size, {weights_.row(i) + column, kTile});
       });
     });
   }
+
+  void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
+    read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        weight_value_product<rows(), decltype(element)>(
+            {weights_.row(i) + column, kTile},
+            i == first ? rows_read : rows_read.without_prefetch(), tokens, size,
+            {out_.row(i), stride_});
+      });
+    });
+  }
+
+  int first_row_of(int kv_head_in_unit) const { return kv_head_in_unit * rows_per_kv_head_; }
 
   // f(chunk, number of its tokens, kv head) in the order of reading.
   template <typename F>
@@ -170,29 +195,40 @@ class DecodeUnit {
     }
   }
 
-  // f(rows, an element of them) for rows of the cache as the products read them: widened to float,
-  // so that several blocks of query rows find them in the L1 cache, or as they are.
+  // f(rows, an element, elements of a row) for rows of the cache as p.v and FMA's q.k read them.
   template <typename F>
   void read_rows(const StreamedRows<T>& rows, int count, const F& f) {
-    if constexpr (!std::is_same_v<T, float>) {
-      if (widens_) {
-        for (int t = 0; t < round_up(count, kTokenPad); ++t) widen(rows, t);
-        f(WideRows{wide_data_, stride_}, float());
-        return;
-      }
+    if (widens_) {
+      read_elements(rows, count, [&](const auto& read, int size) { widen(read, count, size); });
+      f(ConvertedRows<T, float>{wide_data_, stride_, rows}, float(), stride_);
+    } else {
+      read_elements(rows, count, [&](const auto& read, int size) { f(read, Element<T>(), size); });
     }
-    if constexpr (kFeedsProducts<T>) f(rows, T());
   }
 
-  void widen(const StreamedRows<T>& rows, int t) {
-    float* const out = wide_data_ + t * stride_;  // padded with zeros
-    for_each_pair<T>(head_dim_, [=](int d, const auto& load_row) __attribute__((always_inline)) {
-      Vec pair[2];
-      load_row(rows.row(t), pair);
-      rows.reading(t, d, kPair);
-      store(out + d, pair[0]);
-      store(out + d + kWidth, pair[1]);
-    });
+  // f(rows, elements of a row).
+  template <typename F>
+  void read_elements(const StreamedRows<T>& rows, int count, const F& f) {
+    if constexpr (sizeof(T) == 1) {
+      narrow_rows(rows, round_up(count, kTokenPad), head_dim_, narrow_data_, stride_);
+      f(ConvertedRows<T, BFloat16>{narrow_data_, stride_, rows}, stride_);
+    } else {
+      f(rows, head_dim_);
+    }
+  }
+
+  template <typename Source>
+  void widen(const Source& rows, int count, int size) {
+    for (int t = 0; t < round_up(count, kTokenPad); ++t) {
+      float* const out = wide_data_ + t * stride_;
+      for_each_pair<Element<T>>(size,
+                                [&](int d, const auto& load_row) __attribute__((always_inline)) {
+                                  Vec pair[2];
+                                  load_row(rows.row(t), pair);
+                                  store(out + d, pair[0]);
+                                  store(out + d + kWidth, pair[1]);
+                                });
+    }
   }
 
   // From scores to weights, for `count` rows of a kv head. Step by step for all rows, so that the
@@ -224,14 +260,14 @@ class DecodeUnit {
     for (int t = 0; t < count; ++t) out[t] = places[t][kv_head_in_unit * scale.head_stride];
   }
 
-  // f(number of rows as a constant, first row) for blocks of `count` rows.
+  // f(number of rows as a constant, first row) for blocks of rows.
   template <typename F>
-  static void for_row_blocks(int count, const F& f) {
-    int i = 0;
-    for (; i + kRowBlock <= count; i += kRowBlock) {
+  static void for_row_blocks(int first, int count, const F& f) {
+    int i = first;
+    for (; i + kRowBlock <= first + count; i += kRowBlock) {
       f(std::integral_constant<int, kRowBlock>{}, i);
     }
-    switch (count - i) {
+    switch (first + count - i) {
       case 3:
         return f(std::integral_constant<int, 3>{}, i);
       case 2:
@@ -248,7 +284,7 @@ class DecodeUnit {
   void write_results() {
     const bool partial = params_.partial.partition_size > 0;
     for (int i = 0; i < num_rows_; ++i) {
-      to_natural_order<T>(out_.row(i), stride_);
+      to_natural_order<Element<T>>(out_.row(i), stride_);
       const float* const sinks = partial ? nullptr : params_.masks.sinks;
       const RowResult result =
           finish_softmax(rows_[i].max, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
@@ -294,7 +330,7 @@ class DecodeUnit {
   const int head_dim_;
   const int stride_;
   const bool widens_;
-  const int row_size_;         // elements of a row of the cache as the products read it
+  const bool dots_bf16_;
   LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
   const FloatRows query_;
@@ -304,7 +340,9 @@ class DecodeUnit {
   alignas(64) float weights_data_[kMaxRows * kTile];
   alignas(64) float query_data_[kMaxRows * kMaxHeadDim];
   alignas(64) float out_data_[kMaxRows * kMaxHeadDim];
+  alignas(64) BFloat16 bf16_query_[kDotsBf16<T> ? kMaxRows * kMaxHeadDim : 1];
   alignas(64) float wide_data_[kChunk * kMaxHeadDim];
+  alignas(64) BFloat16 narrow_data_[sizeof(T) == 1 ? kChunk * kMaxHeadDim : 1];
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "../../common/cpu/simd.h"
-#include "prefetch_plan.h"
+#include "tuning.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
@@ -30,11 +30,14 @@ class StreamedRows {
 
   // To be called while elements [d, d + count) of row t are read.
   PAGEDATTN_ALWAYS_INLINE void reading(int t, int d, int count) const {
+    if (count < kLine && d % kLine != 0) return;
     if (near_.tokens) ask_for(near_.row(t) + d, count);
     if (far_.tokens) ask_for(far_.row(t) + d, count);
   }
 
  private:
+  static constexpr int kLine = 64 / sizeof(T);  // elements of a cache line
+
   static TokenRows<T> skip(TokenRows<T> rows, int t) {
     if (rows.tokens) rows.tokens += t;
     return rows;
@@ -43,10 +46,9 @@ class StreamedRows {
   // Into the L2 cache: a request for the L1 cache would hold one of its few line fill buffers,
   // which the loads of the products need, until memory answers.
   static PAGEDATTN_ALWAYS_INLINE void ask_for(const T* p, int count) {
-    constexpr int kCacheLine = 64;
     constexpr int kLocality = 2;
 #pragma GCC unroll 4
-    for (int i = 0; i < count; i += kCacheLine / static_cast<int>(sizeof(T))) {
+    for (int i = 0; i < count; i += kLine) {
       __builtin_prefetch(p + i, 0, kLocality);
     }
   }
@@ -54,6 +56,19 @@ class StreamedRows {
   TokenRows<T> rows_;
   TokenRows<T> near_;
   TokenRows<T> far_;
+};
+
+// The same rows after a conversion to U, side by side: `rows` says where they came from.
+template <typename T, typename U>
+struct ConvertedRows {
+  const U* data;
+  int stride;
+  StreamedRows<T> rows;
+
+  const U* row(int t) const { return data + static_cast<int64_t>(t) * stride; }
+  ConvertedRows from(int t) const { return {row(t), stride, rows.from(t)}; }
+  ConvertedRows without_prefetch() const { return {data, stride, rows.without_prefetch()}; }
+  PAGEDATTN_ALWAYS_INLINE void reading(int t, int d, int count) const { rows.reading(t, d, count); }
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -16,22 +16,14 @@ constexpr int kRowBlock = 4;       // query rows that share the registers
 constexpr int kTokenPad = kWidth;  // token lists are padded to a multiple of this with valid rows
 constexpr int kPair = 2 * kWidth;  // elements that load_pair widens
 
-// A few rows of a [rows][stride] array of floats.
-struct FloatRows {
-  float* data;
+// A few rows of a [rows][stride] array.
+template <typename T>
+struct RowArray {
+  T* data;
   int stride;
-  float* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
+  T* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
 };
-
-// A row of floats for each token, as the products read them.
-struct WideRows {
-  const float* data;
-  int stride;
-  const float* row(int t) const { return data + static_cast<int64_t>(t) * stride; }
-  WideRows from(int t) const { return {row(t), stride}; }
-  WideRows without_prefetch() const { return *this; }
-  void reading(int, int, int) const {}
-};
+using FloatRows = RowArray<float>;
 
 // f(d, load) for each pair of vectors of a row; load(p, pair) reads the row that begins at p.
 template <typename T, typename F>
@@ -49,7 +41,19 @@ PAGEDATTN_ALWAYS_INLINE void for_each_pair(int head_dim, const F& f) {
 template <int Rows>
 constexpr int kTokensPerBlock = kWidth / (Rows == 3 ? 4 : Rows);
 
-// Keys and Values are StreamedRows (prefetch.h) or WideRows; their elements are of type T.
+// scores[r][t] = the lanes of sums[r * number of tokens + t] together.
+template <int Rows>
+PAGEDATTN_ALWAYS_INLINE void store_scores(const Vec* sums, FloatRows scores) {
+  constexpr int kTokens = kTokensPerBlock<Rows>;
+  float totals[kWidth];
+  store(totals, sum_each(sums));
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r) {
+    std::memcpy(scores.row(r), totals + r * kTokens, kTokens * sizeof(float));
+  }
+}
+
+// Keys and Values are StreamedRows or ConvertedRows (prefetch.h); their elements are of type T.
 template <int Rows, typename T, typename Keys>
 PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_dim,
                                        FloatRows scores) {
@@ -71,12 +75,7 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_d
       }
     }
   });
-  float totals[kWidth];
-  store(totals, sum_each(sums));
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) {
-    std::memcpy(scores.row(r), totals + r * kTokens, kTokens * sizeof(float));
-  }
+  store_scores<Rows>(sums, scores);
 }
 
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.

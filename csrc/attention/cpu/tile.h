@@ -120,7 +120,7 @@ class ReadingOrder {
  private:
   StreamedRows<T> rows_at(int step) const {
     if (next_ == nullptr) return StreamedRows<T>(find(step));
-    return {find(step), ahead(step, plan_.near), ahead(step, plan_.far)};
+    return {find(step), ahead(step, tuning_.prefetch_near), ahead(step, tuning_.prefetch_far)};
   }
 
   TokenRows<T> ahead(int step, int distance) const {
@@ -145,7 +145,7 @@ class ReadingOrder {
   const int steps_;  // of the keys, and of the values
   const int64_t key_head_stride_;
   const int64_t value_head_stride_;
-  const PrefetchPlan plan_ = prefetch_plan();
+  const Tuning tuning_ = tuning();
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA
