@@ -3,9 +3,9 @@
 namespace pagedattn {
 namespace {
 
-// Drop prefetches under load, so each line is asked for twice; vdpbf16ps at the rate of FMA.
+// Drops prefetches under load, so each line is asked for twice; vdpbf16ps at the rate of FMA.
 constexpr Tuning kZen = {2, 4, true};
-// Drop none: a second request only takes a load slot. vdpbf16ps at a quarter of the rate of FMA.
+// Drops none: a second request only takes a load slot. vdpbf16ps at a quarter of the rate of FMA.
 constexpr Tuning kIntel = {1, 0, false};
 
 const Tuning& choose() {
