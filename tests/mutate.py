@@ -85,8 +85,8 @@ MUTATIONS = [
         "scale: key scale of the tile's first token for all",
         "cpu",
         CPU + "softmax.h",
-        "logit * load(tile.key_scale + t);",
-        "logit * Vec(tile.key_scale[0]);",
+        "logit * load(key_scale + t);",
+        "logit * Vec(key_scale[0]);",
     ),
     Mutation(
         "scale: value scale left out of the output",
@@ -113,8 +113,8 @@ MUTATIONS = [
         "block: a tile's second group where its first one lies",
         "simt",
         CUDA + "decode_mma/loader.cuh",
-        "__shfl_sync(kFullWarp, block_, next_lane_);",
-        "__shfl_sync(kFullWarp, block_, next_lane_ / 2 * 2);",
+        "__shfl_sync(kFullWarp, block_, next_tile_, kHalf);",
+        "__shfl_sync(kFullWarp, block_, next_tile_);",
     ),
     Mutation(
         "scale: V's left out of the weights in tensor-core decode",

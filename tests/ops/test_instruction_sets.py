@@ -21,6 +21,7 @@ REPRESENTATIVE = (
     "test_varlen.py::test_a_tree_mask_overrides_causal",
     "test_prefill.py",
     "test_accuracy.py",
+    "test_quantized.py::test_every_code_is_read_exactly",
     "test_merge.py",
     "test_reshape_and_cache.py::test_matches_the_reference_exactly",
     "test_gather_cache.py::test_a_dtype_dequantises_or_converts",

@@ -22,42 +22,44 @@ QUANTIZED_DTYPES = [FP8_E4M3, FP8_E5M2, INT8]
 OPS = {"v1": run_v1, "v2": run_v2, "varlen": run_varlen}
 
 
-def all_codes(dtype: torch.dtype, cache_dtype: torch.dtype) -> Case:
-    """32 one-token sequences, all on the token whose 8 heads hold the 256 codes.
+def all_codes(dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int) -> Case:
+    """head_dim one-token sequences, all on the token whose heads hold the 256 codes.
 
     Row i's query is 2**-6 in dimension i of every head: its logit there is the key's element. NaN
     codes are among the values only.
     """
-    codes = torch.arange(256, dtype=torch.uint8).view(cache_dtype).reshape(8, 32)
+    codes = torch.arange(256, dtype=torch.uint8).view(cache_dtype).reshape(-1, head_dim)
     finite = torch.where(codes.float().isfinite(), codes.float(), 0.0).to(cache_dtype)
-    key_cache, value_cache = (poisoned((1, 8, 8, 32), cache_dtype) for _ in range(2))
+    shape = (1, 8, *codes.shape)
+    key_cache, value_cache = (poisoned(shape, cache_dtype) for _ in range(2))
     key_cache[0, 0], value_cache[0, 0] = finite, codes
     return Case(
-        query=(torch.eye(32) / 64)[:, None, :].repeat(1, 8, 1).to(dtype),
+        query=(torch.eye(head_dim) / 64)[:, None, :].repeat(1, len(codes), 1).to(dtype),
         key_cache=key_cache,
         value_cache=value_cache,
-        block_tables=torch.zeros(32, 1, dtype=torch.int32),
-        seq_lens=torch.ones(32, dtype=torch.int32),
+        block_tables=torch.zeros(head_dim, 1, dtype=torch.int32),
+        seq_lens=torch.ones(head_dim, dtype=torch.int32),
         scale=64.0,
         max_seq_len=1,
-        cu_seqlens_q=torch.arange(33, dtype=torch.int32),
+        cu_seqlens_q=torch.arange(head_dim + 1, dtype=torch.int32),
     )
 
 
 @pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("head_dim", [32, 64])
 @pytest.mark.parametrize("cache_dtype", QUANTIZED_DTYPES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_every_code_is_read_exactly(
-    dtype: torch.dtype, cache_dtype: torch.dtype, op: str, backend: Backend
+    dtype: torch.dtype, cache_dtype: torch.dtype, head_dim: int, op: str, backend: Backend
 ):
     """Of one key the softmax is 1: out is its value, lse its logit. Subnormal codes are not 0."""
-    case = all_codes(dtype, cache_dtype)
+    case = all_codes(dtype, cache_dtype, head_dim)
     result = OPS[op](case, backend)
     keys, values = case.key_cache[0, 0].float(), case.value_cache[0, 0].float()
     # Codes differ by 2**-7 at least; in 16 bits, the weight of 1 may be off by its rounding.
     rtol = 0.0 if dtype == torch.float32 else 1e-3
     torch.testing.assert_close(
-        result.out.float(), values.expand(32, 8, 32), rtol=rtol, atol=0, equal_nan=True
+        result.out.float(), values.expand(result.out.shape), rtol=rtol, atol=0, equal_nan=True
     )
     # Codes differ by 2**-16 at least; a kernel may compute a logit beside a reference of its own.
     torch.testing.assert_close(result.lse, keys.t(), rtol=1e-6, atol=1e-6)

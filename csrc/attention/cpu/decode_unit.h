@@ -1,13 +1,14 @@
 // A unit of work with few query rows, as decode has them: walks over its keys tile by tile
-// (tile.h); in a tile, blocks of query rows go through scores, softmax (softmax.h) and weighted
-// values (products.h).
+// (tile.h); in a tile, all rows go through scores (products.h), softmax (softmax.h) and weighted
+// values.
 #pragma once
 
 #include <type_traits>
 #include <utility>
 
 #include "../../common/cpu/rows.h"
-#include "prefetch.h"
+#include "dot_bf16.h"
+#include "narrow.h"
 #include "products.h"
 #include "softmax.h"
 #include "tile.h"
@@ -15,16 +16,15 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-// From this many query rows on a tile is widened to float once for all of them.
+// From this many query rows on, rows are widened to float once for all of them.
 constexpr int kRowsWorthWidening = 4 * kRowBlock;
 
-constexpr int kWideRows = 16;  // that are widened at a time
-static_assert(kTile % kWideRows == 0 && kWideRows % kTokenPad == 0);
-
-// 8-bit rows are always widened first: what that costs over widening in the registers is less than
-// three more builds of the products.
+// What the products take rows of T for: 8-bit ones are narrowed to bf16 on the way.
 template <typename T>
-constexpr bool kFeedsProducts = sizeof(T) > 1;
+using Element = std::conditional_t<sizeof(T) == 1, BFloat16, T>;
+
+template <typename T>
+constexpr bool kDotsBf16 = kHasBf16Dots && std::is_same_v<Element<T>, BFloat16>;
 
 template <typename T>
 class DecodeUnit {
@@ -36,7 +36,8 @@ class DecodeUnit {
         num_rows_(rows_per_kv_head_ * unit.num_kv_heads),
         head_dim_(params.cache.head_dim),
         stride_(round_up(head_dim_, kPair)),
-        widens_(!kFeedsProducts<T> || rows_per_kv_head_ >= kRowsWorthWidening),
+        widens_(!std::is_same_v<T, float> && rows_per_kv_head_ >= kRowsWorthWidening),
+        dots_bf16_(kDotsBf16<T> && params.dtype == DType::kBFloat16 && tuning().dots_bf16),
         query_{query_data_, stride_},
         out_{out_data_, stride_} {
     const ScaleView& key_scale = params.cache.key.scale;
@@ -63,7 +64,8 @@ class DecodeUnit {
       for (int i = 0; i < num_rows_; ++i) {
         read_row(row_of<decltype(type)>(params_.query, token(i), head(i)), head_dim_,
                  query_.row(i));
-        to_pair_order<T>(query_.row(i), stride_);
+        if (dots_bf16_) write_row(query_.row(i), 1.0f, stride_, bf16_query_ + i * stride_);
+        to_pair_order<Element<T>>(query_.row(i), stride_);
       }
     });
     const float* const slopes = params_.masks.alibi_slopes;
@@ -74,36 +76,25 @@ class DecodeUnit {
       rows_[i].max = -kInfinity;
       rows_[i].sum = Vec(0.0f);
     }
-    for (int t = 0; t < kWideRows; ++t) wide_rows_[t] = wide_data_ + t * stride_;
   }
 
-  // Tile by tile, and in each the kv heads in turn.
   void walk_tiles() {
     const KvRange keys = unit_.keys;
     const int first_tile = keys.begin / kTile;
     const int num_tiles = keys.begin < keys.end ? (keys.end - 1) / kTile + 1 - first_tile : 0;
-    const int num_steps = num_tiles * unit_.num_kv_heads;
-    TokenPlaces places;
-    const auto find_step = [&](int step, Tile<T>& tile) {
-      const int kv_head_in_unit = step % unit_.num_kv_heads;
-      if (kv_head_in_unit == 0) {
-        const int begin = (first_tile + step / unit_.num_kv_heads) * kTile;
-        const KvRange range = intersect({begin, begin + kTile}, keys);
-        find_tokens(params_, unit_.seq, range.begin, range.end, places);
-      }
-      make_tile(params_.cache, places, unit_.kv_head + kv_head_in_unit, tile);
+    const auto find_tile = [&](int i, Tile<T>& tile) {
+      const int begin = (first_tile + i) * kTile;
+      const KvRange range = intersect({begin, begin + kTile}, keys);
+      find_tokens(params_, unit_.seq, unit_.kv_head, range.begin, range.end, tile);
     };
     Tile<T> tiles[2];
     Tile<T>* tile = &tiles[0];
     Tile<T>* next = &tiles[1];
-    if (num_steps > 0) find_step(0, *tile);
-    for (int step = 0; step < num_steps; ++step) {
-      const bool last = step + 1 == num_steps;
-      if (!last) find_step(step + 1, *next);
-      for (int t = 0; t < kTile; ++t) {
-        tile->next_key()[t] = last ? tile->value()[kTile - 1] : next->key()[t];
-      }
-      attend(*tile, step % unit_.num_kv_heads);
+    if (num_tiles > 0) find_tile(0, *tile);
+    for (int i = 0; i < num_tiles; ++i) {
+      const bool last = i + 1 == num_tiles;
+      if (!last) find_tile(i + 1, *next);
+      attend(*tile, last ? *tile : *next);
       std::swap(tile, next);
     }
   }
@@ -111,16 +102,14 @@ class DecodeUnit {
   // Where every row sees the whole tile, rows are taken in blocks across tokens; elsewhere token by
   // token with only the keys that it sees, so that nothing else can reach its output, even as
   // 0 * NaN.
-  void attend(const Tile<T>& tile, int kv_head_in_unit) {
-    const LogitRule& rule = rules_[kv_head_in_unit];
-    const int first = kv_head_in_unit * rows_per_kv_head_;
+  void attend(const Tile<T>& tile, const Tile<T>& next) {
     if (all_see(tile.begin, tile.begin + tile.count)) {
-      attend_rows(first, rows_per_kv_head_, rule, tile, RowStream(tile.rows, head_dim_));
+      attend_rows(0, rows_per_kv_head_, tile, &next);
       return;
     }
     Tile<T> seen;
     for (int i = 0; i < unit_.num_tokens; ++i) {
-      const int row = first + i * unit_.num_heads;
+      const int row = i * unit_.num_heads;
       const KvRange range = visible_range(params_.masks, rows_[row].position, unit_.seq_len);
       select_tokens(
           tile,
@@ -128,7 +117,7 @@ class DecodeUnit {
             return position >= range.begin && position < range.end && in_tree(i, position);
           },
           seen);
-      if (seen.count > 0) attend_rows(row, unit_.num_heads, rule, seen, {});
+      if (seen.count > 0) attend_rows(row, unit_.num_heads, seen, nullptr);
     }
   }
 
@@ -147,75 +136,128 @@ class DecodeUnit {
                            column * masks.tree_mask_column_stride];
   }
 
-  void attend_rows(int first, int count, const LogitRule& rule, const Tile<T>& tile,
-                   const RowStream& stream) {
-    read_rows(tile.key(), tile.count, stream, [&](const auto& keys) {
+  // Rows [first, first + count) of each kv head.
+  void attend_rows(int first, int count, const Tile<T>& tile, const Tile<T>* next) {
+    const ReadingOrder<T> order(params_.cache, unit_.num_kv_heads, tile, next);
+    for_chunks(tile, [&](int chunk, int tokens, int k) {
+      score(order.keys(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
+    });
+    for (int k = 0; k < unit_.num_kv_heads; ++k) {
+      weigh_tile(k, first_row_of(k) + first, count, tile);
+    }
+    for_chunks(tile, [&](int chunk, int tokens, int k) {
+      add_values(order.values(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
+    });
+  }
+
+  // Scores of rows [first, first + count) and a chunk of keys, which begins at `column` of the
+  // tile.
+  void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
+    if constexpr (kDotsBf16<T>) {
+      if (dots_bf16_) {
+        return read_elements(keys, tokens, [&](const auto& bf16_keys, int size) {
+          for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+            query_key_product_bf16<rows()>({bf16_query_ + i * stride_, stride_},
+                                           i == first ? bf16_keys : bf16_keys.without_prefetch(),
+                                           tokens, size, {weights_.row(i) + column, kTile});
+          });
+        });
+      }
+    }
+    read_rows(keys, tokens, [&](const auto& rows_read, auto element, int size) {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        query_key_product<rows()>({query_.row(i), stride_}, keys.rows, keys.count, keys.head_dim,
-                                  {weights_.row(i) + keys.begin, kTile},
-                                  i == first ? keys.stream : RowStream());
+        query_key_product<rows(), decltype(element)>(
+            {query_.row(i), stride_}, i == first ? rows_read : rows_read.without_prefetch(), tokens,
+            size, {weights_.row(i) + column, kTile});
       });
     });
-    // Step by step for all rows, so that the steps of one row, each of which waits for the one
-    // before, overlap with those of the others.
+  }
+
+  void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
+    read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        weight_value_product<rows(), decltype(element)>(
+            {weights_.row(i) + column, kTile},
+            i == first ? rows_read : rows_read.without_prefetch(), tokens, size,
+            {out_.row(i), stride_});
+      });
+    });
+  }
+
+  int first_row_of(int kv_head_in_unit) const { return kv_head_in_unit * rows_per_kv_head_; }
+
+  // f(chunk, number of its tokens, kv head) in the order of reading.
+  template <typename F>
+  void for_chunks(const Tile<T>& tile, const F& f) const {
+    for (int chunk = 0; chunk < tile.num_chunks(); ++chunk) {
+      const int rest = tile.count - chunk * kChunk;
+      for (int k = 0; k < unit_.num_kv_heads; ++k) f(chunk, rest < kChunk ? rest : kChunk, k);
+    }
+  }
+
+  // f(rows, an element, elements of a row) for rows of the cache as p.v and FMA's q.k read them.
+  template <typename F>
+  void read_rows(const StreamedRows<T>& rows, int count, const F& f) {
+    if (widens_) {
+      read_elements(rows, count, [&](const auto& read, int size) { widen(read, count, size); });
+      f(ConvertedRows<T, float>{wide_data_, stride_, rows}, float(), stride_);
+    } else {
+      read_elements(rows, count, [&](const auto& read, int size) { f(read, Element<T>(), size); });
+    }
+  }
+
+  // f(rows, elements of a row).
+  template <typename F>
+  void read_elements(const StreamedRows<T>& rows, int count, const F& f) {
+    if constexpr (sizeof(T) == 1) {
+      narrow_rows(rows, round_up(count, kTokenPad), head_dim_, narrow_data_, stride_);
+      f(ConvertedRows<T, BFloat16>{narrow_data_, stride_, rows}, stride_);
+    } else {
+      f(rows, head_dim_);
+    }
+  }
+
+  template <typename Source>
+  void widen(const Source& rows, int count, int size) {
+    for (int t = 0; t < round_up(count, kTokenPad); ++t) {
+      float* const out = wide_data_ + t * stride_;
+      for_each_pair<Element<T>>(size,
+                                [&](int d, const auto& load_row) __attribute__((always_inline)) {
+                                  Vec pair[2];
+                                  load_row(rows.row(t), pair);
+                                  store(out + d, pair[0]);
+                                  store(out + d + kWidth, pair[1]);
+                                });
+    }
+  }
+
+  // From scores to weights, for `count` rows of a kv head. Step by step for all rows, so that the
+  // steps of one row, each of which waits for the one before, overlap with those of the others.
+  void weigh_tile(int kv_head_in_unit, int first, int count, const Tile<T>& tile) {
+    const LogitRule& rule = rules_[kv_head_in_unit];
+    float scales[kTile];
+    if (rule.scale_per_key) {
+      read_scales(params_.cache.key.scale, tile.key_scale, kv_head_in_unit, tile.count, scales);
+    }
     for (int i = first; i < first + count; ++i) {
-      finish_logits(rule, rows_[i], tile, weights_.row(i));
+      finish_logits(rule, rows_[i], tile, scales, weights_.row(i));
     }
     for (int i = first; i < first + count; ++i) {
       const float correction = raise_max(weights_.row(i), tile.count, rows_[i]);
       if (correction != 1.0f) scale_row(out_.row(i), correction);
     }
-    for (int i = first; i < first + count; ++i) {
-      weigh(weights_.row(i), tile.count, rows_[i]);
-      if (scale_per_value_) {
-        for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= tile.value_scale[t];
+    for (int i = first; i < first + count; ++i) weigh(weights_.row(i), tile.count, rows_[i]);
+    if (scale_per_value_) {
+      read_scales(params_.cache.value.scale, tile.value_scale, kv_head_in_unit, tile.count, scales);
+      for (int i = first; i < first + count; ++i) {
+        for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= scales[t];
       }
     }
-    read_rows(tile.value(), tile.count, stream.from(kTile), [&](const auto& values) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        weight_value_product<rows()>({weights_.row(i) + values.begin, kTile}, values.rows,
-                                     values.count, values.head_dim, {out_.row(i), stride_},
-                                     i == first ? values.stream : RowStream());
-      });
-    });
   }
 
-  // Rows [begin, begin + count) of a tile as the products take them.
-  template <typename U>
-  struct Rows {
-    const U* const* rows;
-    int begin;
-    int count;
-    int head_dim;
-    RowStream stream;  // for the first who reads them
-  };
-
-  // f(Rows) for rows that together are `rows`: widened a few at a time, so that they stay in the L1
-  // cache, or as they are.
-  template <typename F>
-  void read_rows(const T* const* rows, int count, const RowStream& stream, const F& f) {
-    if constexpr (!std::is_same_v<T, float>) {
-      if (widens_) {
-        for (int begin = 0; begin < count; begin += kWideRows) {
-          const int end = begin + kWideRows < count ? begin + kWideRows : count;
-          stream.reading(begin, kWideRows);
-          for (int t = 0; t < round_up(end - begin, kTokenPad); ++t)
-            widen(rows[begin + t], wide_rows_[t]);
-          f(Rows<float>{wide_rows_, begin, end - begin, stride_, {}});  // padded with zeros
-        }
-        return;
-      }
-    }
-    if constexpr (kFeedsProducts<T>) f(Rows<T>{rows, 0, count, head_dim_, stream});
-  }
-
-  void widen(const T* row, float* out) const {
-    for_each_pair<T>(head_dim_, [=](int d, const auto& load_row) __attribute__((always_inline)) {
-      Vec pair[2];
-      load_row(row, pair);
-      store(out + d, pair[0]);
-      store(out + d + kWidth, pair[1]);
-    });
+  static void read_scales(const ScaleView& scale, const float* const* places, int kv_head_in_unit,
+                          int count, float* out) {
+    for (int t = 0; t < count; ++t) out[t] = places[t][kv_head_in_unit * scale.head_stride];
   }
 
   // f(number of rows as a constant, first row) for blocks of rows.
@@ -242,7 +284,7 @@ class DecodeUnit {
   void write_results() {
     const bool partial = params_.partial.partition_size > 0;
     for (int i = 0; i < num_rows_; ++i) {
-      to_natural_order<T>(out_.row(i), stride_);
+      to_natural_order<Element<T>>(out_.row(i), stride_);
       const float* const sinks = partial ? nullptr : params_.masks.sinks;
       const RowResult result =
           finish_softmax(rows_[i].max, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
@@ -288,17 +330,19 @@ class DecodeUnit {
   const int head_dim_;
   const int stride_;
   const bool widens_;
+  const bool dots_bf16_;
   LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
   const FloatRows query_;
   const FloatRows out_;
   RowState rows_[kMaxRows];
   const FloatRows weights_{weights_data_, kTile};  // scores, then weights, of a tile
-  float* wide_rows_[kWideRows];
   alignas(64) float weights_data_[kMaxRows * kTile];
   alignas(64) float query_data_[kMaxRows * kMaxHeadDim];
   alignas(64) float out_data_[kMaxRows * kMaxHeadDim];
-  alignas(64) float wide_data_[kWideRows * kMaxHeadDim];
+  alignas(64) BFloat16 bf16_query_[kDotsBf16<T> ? kMaxRows * kMaxHeadDim : 1];
+  alignas(64) float wide_data_[kChunk * kMaxHeadDim];
+  alignas(64) BFloat16 narrow_data_[sizeof(T) == 1 ? kChunk * kMaxHeadDim : 1];
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -5,12 +5,22 @@ namespace pagedattn {
 
 // V2 is worth its second pass, which costs little beside reading a partition, where V1 has too few
 // sequences to keep the threads busy to the end: their lengths may differ, and a unit that has all
-// the kv heads of a sequence reads memory faster than one that has a few of them.
+// the kv heads of a sequence reads memory faster than one that has a few of them. Partitions are
+// long, as each begins with memory that nobody has asked for yet, but not so long that threads
+// would go without.
 int32_t choose_partition_size_cpu(const AttentionParams& params) {
-  constexpr int32_t kPartitionSize = 512;
+  constexpr int32_t kLongest = 1024;
+  constexpr int32_t kShortest = 256;
   constexpr int64_t kSequencesPerThread = 8;
+  constexpr int64_t kUnitsPerThread = 8;
   if (params.num_seqs >= kSequencesPerThread * num_threads()) return 0;
-  return params.max_seq_len > kPartitionSize ? kPartitionSize : 0;
+  const int64_t heads = params.num_seqs * params.cache.num_kv_heads;
+  int32_t size = kLongest;
+  while (size > kShortest &&
+         heads * count_partitions(params.max_seq_len, size) < kUnitsPerThread * num_threads()) {
+    size /= 2;
+  }
+  return params.max_seq_len > size ? size : 0;
 }
 
 // The kernel's units of work are small enough as they are.

@@ -1,53 +1,74 @@
-// Software prefetch of rows that the block table scatters: hardware prefetchers stop at every jump.
+// Rows of the cache as the products read them, with software prefetch on the way: the block table
+// scatters rows, and hardware prefetchers stop at every jump.
 #pragma once
 
 #include "../../common/cpu/simd.h"
-#include "prefetch_plan.h"
+#include "tuning.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-// The rows of a unit in the order in which they are read. Whoever reads row i asks for rows some
-// way ahead of it.
-class RowStream {
+// Rows of one kv head for a few tokens.
+template <typename T>
+struct TokenRows {
+  const T* const* tokens = nullptr;  // their rows of the unit's first kv head
+  int64_t head_offset = 0;           // elements
+  const T* row(int t) const { return tokens[t] + head_offset; }
+};
+
+// Whoever reads a part of a row asks for the same part of the rows that are read a while later, so
+// that requests leave one by one, as memory can take them.
+template <typename T>
+class StreamedRows {
  public:
-  RowStream() = default;  // asks for nothing
-  // `rows` points at row 0; kMaxPrefetchDistance rows past the last one that is read must be valid.
-  template <typename T>
-  RowStream(const T* const* rows, int head_dim)
-      : rows_(reinterpret_cast<const char* const*>(rows)),
-        row_bytes_(head_dim * static_cast<int>(sizeof(T))) {}
+  explicit StreamedRows(TokenRows<T> rows) : rows_(rows) {}
+  StreamedRows(TokenRows<T> rows, TokenRows<T> near, TokenRows<T> far)
+      : rows_(rows), near_(near), far_(far) {}
 
-  // To be called while rows [first, first + count) are read.
-  PAGEDATTN_ALWAYS_INLINE void reading(int first, int count) const {
-    if (rows_ == nullptr) return;
-    for (int i = first; i < first + count; ++i) {
-      for (int j = 0; j < plan_.count; ++j) ask_for(rows_[i + plan_.distances[j]]);
-    }
-  }
+  const T* row(int t) const { return rows_.row(t); }
+  StreamedRows from(int t) const { return {skip(rows_, t), skip(near_, t), skip(far_, t)}; }
+  StreamedRows without_prefetch() const { return StreamedRows(rows_); }
 
-  RowStream from(int first) const {
-    RowStream stream = *this;
-    if (rows_) stream.rows_ += first;
-    return stream;
+  // To be called while elements [d, d + count) of row t are read.
+  PAGEDATTN_ALWAYS_INLINE void reading(int t, int d, int count) const {
+    if (count < kLine && d % kLine != 0) return;
+    if (near_.tokens) ask_for(near_.row(t) + d, count);
+    if (far_.tokens) ask_for(far_.row(t) + d, count);
   }
 
  private:
-  // Into the L2 cache: a request for the L1 cache would hold one of its few line fill buffers,
-  // which the loads of the products need, until memory answers.
-  PAGEDATTN_ALWAYS_INLINE void ask_for(const char* row) const {
-    constexpr int kCacheLine = 64;
-    constexpr int kLocality = 2;
-    int i = 0;
-    for (; i + 4 * kCacheLine <= row_bytes_; i += 4 * kCacheLine) {
-#pragma GCC unroll 4
-      for (int j = 0; j < 4; ++j) __builtin_prefetch(row + i + j * kCacheLine, 0, kLocality);
-    }
-    for (; i < row_bytes_; i += kCacheLine) __builtin_prefetch(row + i, 0, kLocality);
+  static constexpr int kLine = 64 / sizeof(T);  // elements of a cache line
+
+  static TokenRows<T> skip(TokenRows<T> rows, int t) {
+    if (rows.tokens) rows.tokens += t;
+    return rows;
   }
 
-  const char* const* rows_ = nullptr;
-  int row_bytes_ = 0;
-  PrefetchPlan plan_ = prefetch_plan();
+  // Into the L2 cache: a request for the L1 cache would hold one of its few line fill buffers,
+  // which the loads of the products need, until memory answers.
+  static PAGEDATTN_ALWAYS_INLINE void ask_for(const T* p, int count) {
+    constexpr int kLocality = 2;
+#pragma GCC unroll 4
+    for (int i = 0; i < count; i += kLine) {
+      __builtin_prefetch(p + i, 0, kLocality);
+    }
+  }
+
+  TokenRows<T> rows_;
+  TokenRows<T> near_;
+  TokenRows<T> far_;
+};
+
+// The same rows after a conversion to U, side by side: `rows` says where they came from.
+template <typename T, typename U>
+struct ConvertedRows {
+  const U* data;
+  int stride;
+  StreamedRows<T> rows;
+
+  const U* row(int t) const { return data + static_cast<int64_t>(t) * stride; }
+  ConvertedRows from(int t) const { return {row(t), stride, rows.from(t)}; }
+  ConvertedRows without_prefetch() const { return {data, stride, rows.without_prefetch()}; }
+  PAGEDATTN_ALWAYS_INLINE void reading(int t, int d, int count) const { rows.reading(t, d, count); }
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

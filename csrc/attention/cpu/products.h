@@ -9,7 +9,6 @@
 #include <cstring>
 
 #include "../../common/cpu/simd.h"
-#include "prefetch.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
@@ -17,12 +16,14 @@ constexpr int kRowBlock = 4;       // query rows that share the registers
 constexpr int kTokenPad = kWidth;  // token lists are padded to a multiple of this with valid rows
 constexpr int kPair = 2 * kWidth;  // elements that load_pair widens
 
-// A few rows of a [rows][stride] array of floats.
-struct FloatRows {
-  float* data;
+// A few rows of a [rows][stride] array.
+template <typename T>
+struct RowArray {
+  T* data;
   int stride;
-  float* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
+  T* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
 };
+using FloatRows = RowArray<float>;
 
 // f(d, load) for each pair of vectors of a row; load(p, pair) reads the row that begins at p.
 template <typename T, typename F>
@@ -40,8 +41,21 @@ PAGEDATTN_ALWAYS_INLINE void for_each_pair(int head_dim, const F& f) {
 template <int Rows>
 constexpr int kTokensPerBlock = kWidth / (Rows == 3 ? 4 : Rows);
 
-template <int Rows, typename T>
-PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_dim,
+// scores[r][t] = the lanes of sums[r * number of tokens + t] together.
+template <int Rows>
+PAGEDATTN_ALWAYS_INLINE void store_scores(const Vec* sums, FloatRows scores) {
+  constexpr int kTokens = kTokensPerBlock<Rows>;
+  float totals[kWidth];
+  store(totals, sum_each(sums));
+#pragma GCC unroll 4
+  for (int r = 0; r < Rows; ++r) {
+    std::memcpy(scores.row(r), totals + r * kTokens, kTokens * sizeof(float));
+  }
+}
+
+// Keys and Values are StreamedRows or ConvertedRows (prefetch.h); their elements are of type T.
+template <int Rows, typename T, typename Keys>
+PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_dim,
                                        FloatRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   Vec sums[kWidth];
@@ -51,7 +65,8 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
       Vec key[2];
-      load_key(k[t], key);
+      load_key(keys.row(t), key);
+      keys.reading(t, d, kPair);
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
         Vec& sum = sums[r * kTokens + t];
@@ -60,29 +75,23 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const T* const* k, int head_
       }
     }
   });
-  float totals[kWidth];
-  store(totals, sum_each(sums));
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) {
-    std::memcpy(scores.row(r), totals + r * kTokens, kTokens * sizeof(float));
-  }
+  store_scores<Rows>(sums, scores);
 }
 
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
-template <int Rows, typename T>
-inline void query_key_product(FloatRows q, const T* const* k, int num_tokens, int head_dim,
-                              FloatRows scores, const RowStream& stream) {
+template <int Rows, typename T, typename Keys>
+inline void query_key_product(FloatRows q, const Keys& keys, int num_tokens, int head_dim,
+                              FloatRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   for (int t = 0; t < num_tokens; t += kTokens) {
-    stream.reading(t, kTokens);
-    dot_block<Rows, T>(q, k + t, head_dim, {scores.data + t, scores.stride});
+    dot_block<Rows, T>(q, keys.from(t), head_dim, {scores.data + t, scores.stride});
   }
 }
 
 // out[r][d ...] += sum over t of p[r][t] * v[t][d ...] for Pairs pairs of vectors from d on.
-template <int Rows, int Pairs, typename T, typename Load>
-PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, int num_tokens, int d,
-                                              FloatRows out, const Load& load_value) {
+template <int Rows, int Pairs, typename Values, typename Load>
+PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const Values& values, int num_tokens,
+                                              int d, FloatRows out, const Load& load_value) {
   constexpr int kVectors = 2 * Pairs;
   Vec sums[Rows][kVectors];
 #pragma GCC unroll 4
@@ -93,7 +102,8 @@ PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, in
   for (int t = 0; t < num_tokens; ++t) {
     Vec value[kVectors];
 #pragma GCC unroll 4
-    for (int i = 0; i < Pairs; ++i) load_value(v[t] + d + i * kPair, value + 2 * i);
+    for (int i = 0; i < Pairs; ++i) load_value(values.row(t) + d + i * kPair, value + 2 * i);
+    values.reading(t, d, Pairs * kPair);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
       const Vec weight(p.row(r)[t]);
@@ -108,11 +118,10 @@ PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const T* const* v, in
   }
 }
 
-// out[r] += sum over t of p[r][t] * v[t].
-template <int Rows, typename T>
-inline void weight_value_product(FloatRows p, const T* const* v, int num_tokens, int head_dim,
-                                 FloatRows out, const RowStream& stream) {
-  constexpr int kTokens = 16;  // at a time, so that their rows stay in the L1 cache
+// out[r] += sum over t < num_tokens of p[r][t] * v[t]. The rows should fit in the L1 cache.
+template <int Rows, typename T, typename Values>
+inline void weight_value_product(FloatRows p, const Values& values, int num_tokens, int head_dim,
+                                 FloatRows out) {
   constexpr int kRegisters = kWidth > 8 ? 16 : 8;  // that accumulate
   constexpr int kPairs = Rows == 1 ? 4 : kRegisters / 2 / (Rows == 3 ? 4 : Rows);
   constexpr int kStep = kPairs * kPair;
@@ -120,23 +129,14 @@ inline void weight_value_product(FloatRows p, const T* const* v, int num_tokens,
                          __attribute__((always_inline)) { load_pair(row, pair); };
   const int rest = head_dim % kPair;
   const auto tail = [rest](const T* row, Vec* pair) { load_pair_tail(row, rest, pair); };
-  for (int t = 0; t < num_tokens; t += kTokens) {
-    const int count = num_tokens - t < kTokens ? num_tokens - t : kTokens;
-    const FloatRows weights{p.data + t, p.stride};
-    int asked = 0;
-    int d = 0;
-    for (; d + kStep <= head_dim; d += kStep) {
-      const int reached = (d + kStep) * kTokens / head_dim;
-      stream.reading(t + asked, reached - asked);
-      asked = reached;
-      accumulate_block<Rows, kPairs>(weights, v + t, count, d, out, whole);
-    }
-    stream.reading(t + asked, kTokens - asked);
-    for (; d + kPair <= head_dim; d += kPair) {
-      accumulate_block<Rows, 1>(weights, v + t, count, d, out, whole);
-    }
-    if (d < head_dim) accumulate_block<Rows, 1>(weights, v + t, count, d, out, tail);
+  int d = 0;
+  for (; d + kStep <= head_dim; d += kStep) {
+    accumulate_block<Rows, kPairs>(p, values, num_tokens, d, out, whole);
   }
+  for (; d + kPair <= head_dim; d += kPair) {
+    accumulate_block<Rows, 1>(p, values, num_tokens, d, out, whole);
+  }
+  if (d < head_dim) accumulate_block<Rows, 1>(p, values, num_tokens, d, out, tail);
 }
 
 }  // namespace pagedattn::PAGEDATTN_ISA

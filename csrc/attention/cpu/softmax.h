@@ -13,7 +13,7 @@ namespace pagedattn::PAGEDATTN_ISA {
 struct LogitRule {
   float scale;  // the common scale of the keys included
   float softcap;
-  bool scale_per_key;  // the tile's key_scale applies
+  bool scale_per_key;  // each key has a scale of its own
 };
 
 // One query row: its place, and its softmax over the keys met so far.
@@ -28,10 +28,10 @@ struct RowState {
 // so that their weight is 0.
 template <typename T>
 inline void finish_logits(const LogitRule& rule, const RowState& row, const Tile<T>& tile,
-                          float* scores) {
+                          const float* key_scale, float* scores) {
   for (int t = 0; t < tile.count; t += kWidth) {
     Vec logit = load(scores + t) * Vec(rule.scale);
-    if (rule.scale_per_key) logit = logit * load(tile.key_scale + t);
+    if (rule.scale_per_key) logit = logit * load(key_scale + t);
     if (rule.softcap > 0.0f) logit = Vec(rule.softcap) * tanh(logit / Vec(rule.softcap));
     if (row.alibi_slope != 0.0f) {
       const Vec distance =

@@ -1,103 +1,69 @@
-// A tile: the keys and values of a few tokens of one sequence and kv head, found through the block
-// table. Tiles are counted from token 0, so a row meets its tokens in the same groups whatever
-// else is in the batch.
+// A tile: a few tokens of one sequence, found through the block table. Tiles are counted from token
+// 0, so a row meets its tokens in the same groups whatever else is in the batch.
 #pragma once
 
 #include "../params.h"
+#include "prefetch.h"
 #include "products.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-constexpr int kTile = 64;  // divides every partition size of V2
-static_assert(kTile % kTokenPad == 0 && kTile % kWidth == 0);
+constexpr int kTile = 64;   // divides every partition size of V2
+constexpr int kChunk = 16;  // tokens whose rows are read kv head after kv head
+static_assert(kTile % kChunk == 0 && kChunk % kTokenPad == 0 && kChunk % kWidth == 0);
 
 template <typename T>
 struct Tile {
   int begin = 0;  // position that offset[] counts from
   int count = 0;
-  // Key rows, value rows, and the key rows that are read next, in this order. Each kTile of them,
-  // padded by repeating the last.
-  const T* rows[3 * kTile];
+  // Rows of the unit's first kv head, padded by repeating the last.
+  const T* key[kTile];
+  const T* value[kTile];
   float offset[kTile];  // position - begin
-  float key_scale[kTile];
-  float value_scale[kTile];
+  // Where the scales of the first kv head are; not set unless they are per token and head.
+  const float* key_scale[kTile];
+  const float* value_scale[kTile];
 
-  const T** key() { return rows; }
-  const T** value() { return rows + kTile; }
-  const T** next_key() { return rows + 2 * kTile; }
-  const T* const* key() const { return rows; }
-  const T* const* value() const { return rows + kTile; }
+  int num_chunks() const { return (count + kChunk - 1) / kChunk; }
 
   void pad() {
     for (int i = count; i < kTile; ++i) {
-      key()[i] = key()[count - 1];
-      value()[i] = value()[count - 1];
+      key[i] = key[count - 1];
+      value[i] = value[count - 1];
     }
   }
 };
 
-// Where the tokens of a tile are, for any kv head: offsets of head 0, in elements.
-struct TokenPlaces {
-  int begin = 0;
-  int count = 0;
-  int64_t key[kTile];
-  int64_t value[kTile];
-  int64_t key_scale[kTile];  // unless the scale is per token and head: not set
-  int64_t value_scale[kTile];
-};
-
-// Finds tokens [begin, end), at most kTile of them, reading only their entries of the block table.
-inline void find_tokens(const AttentionParams& params, int seq, int begin, int end,
-                        TokenPlaces& places) {
+// Finds tokens [begin, end), at least one and at most kTile of them, reading only their entries of
+// the block table.
+template <typename T>
+inline void find_tokens(const AttentionParams& params, int seq, int kv_head, int begin, int end,
+                        Tile<T>& tile) {
   const KvCacheView& cache = params.cache;
   const int32_t* const block_table = params.block_tables + seq * params.block_table_stride;
-  places.begin = begin;
-  places.count = end - begin;
+  tile.begin = begin;
+  tile.count = end - begin;
   int slot = begin % cache.block_size;
   int block_index = begin / cache.block_size;
-  for (int i = 0; i < places.count; ++block_index, slot = 0) {
+  for (int i = 0; i < tile.count; ++block_index, slot = 0) {
     const int64_t block = block_table[block_index];
     const int room = cache.block_size - slot;
-    const int end_of_block = places.count - i < room ? places.count : i + room;
-    const auto spread = [&](const auto& view, int64_t* offsets) {
-      int64_t offset = block * view.block_stride + slot * view.token_stride;
-      for (int t = i; t < end_of_block; ++t, offset += view.token_stride) offsets[t] = offset;
+    const int end_of_block = tile.count - i < room ? tile.count : i + room;
+    const auto spread = [&](const auto& view, const auto* data, auto** places) {
+      data += kv_head * view.head_stride + block * view.block_stride + slot * view.token_stride;
+      for (int t = i; t < end_of_block; ++t, data += view.token_stride) places[t] = data;
     };
-    spread(cache.key, places.key);
-    spread(cache.value, places.value);
-    if (cache.key.scale.kind == ScaleKind::kPerTokenHead) {
-      spread(cache.key.scale, places.key_scale);
-    }
-    if (cache.value.scale.kind == ScaleKind::kPerTokenHead) {
-      spread(cache.value.scale, places.value_scale);
-    }
+    const auto spread_scales = [&](const ScaleView& scale, const float** places) {
+      if (scale.kind == ScaleKind::kPerTokenHead) spread(scale, scale.data, places);
+    };
+    spread(cache.key, static_cast<const T*>(cache.key.data), tile.key);
+    spread(cache.value, static_cast<const T*>(cache.value.data), tile.value);
+    spread_scales(cache.key.scale, tile.key_scale);
+    spread_scales(cache.value.scale, tile.value_scale);
     i = end_of_block;
   }
-}
-
-// The tile of one kv head.
-template <typename T>
-void make_tile(const KvCacheView& cache, const TokenPlaces& places, int kv_head, Tile<T>& tile) {
-  const auto base_of = [&](const CacheView& view) {
-    return static_cast<const T*>(view.data) + kv_head * view.head_stride;
-  };
-  const T* const key = base_of(cache.key);
-  const T* const value = base_of(cache.value);
-  tile.begin = places.begin;
-  tile.count = places.count;
-  for (int i = 0; i < places.count; ++i) {
-    tile.key()[i] = key + places.key[i];
-    tile.value()[i] = value + places.value[i];
-    tile.offset[i] = static_cast<float>(i);
-  }
+  for (int i = 0; i < tile.count; ++i) tile.offset[i] = static_cast<float>(i);
   tile.pad();
-  const auto read_scales = [&](const ScaleView& scale, const int64_t* offsets, float* out) {
-    if (scale.kind != ScaleKind::kPerTokenHead) return;
-    const float* const of_head = scale.data + kv_head * scale.head_stride;
-    for (int i = 0; i < places.count; ++i) out[i] = of_head[offsets[i]];
-  };
-  read_scales(cache.key.scale, places.key_scale, tile.key_scale);
-  read_scales(cache.value.scale, places.value_scale, tile.value_scale);
 }
 
 // The factor that all tokens of a head share.
@@ -118,8 +84,8 @@ void select_tokens(const Tile<T>& tile, const F& sees, Tile<T>& out) {
   int n = 0;
   for (int i = 0; i < tile.count; ++i) {
     if (!sees(tile.begin + i)) continue;
-    out.key()[n] = tile.key()[i];
-    out.value()[n] = tile.value()[i];
+    out.key[n] = tile.key[i];
+    out.value[n] = tile.value[i];
     out.offset[n] = tile.offset[i];
     out.key_scale[n] = tile.key_scale[i];
     out.value_scale[n] = tile.value_scale[i];
@@ -129,5 +95,57 @@ void select_tokens(const Tile<T>& tile, const F& sees, Tile<T>& out) {
   out.count = n;
   if (n > 0) out.pad();
 }
+
+// The order in which a unit reads a tile and goes on to the next: chunk by chunk of the keys, all
+// kv heads of each, then the values in the same way. Blocks that hold their heads side by side are
+// so read from one end to the other.
+template <typename T>
+class ReadingOrder {
+ public:
+  ReadingOrder(const KvCacheView& cache, int num_kv_heads, const Tile<T>& tile, const Tile<T>* next)
+      : tile_(tile),
+        next_(next),
+        num_kv_heads_(num_kv_heads),
+        steps_(tile.num_chunks() * num_kv_heads),
+        key_head_stride_(cache.key.head_stride),
+        value_head_stride_(cache.value.head_stride) {}
+
+  StreamedRows<T> keys(int chunk, int kv_head) const {
+    return rows_at(chunk * num_kv_heads_ + kv_head);
+  }
+  StreamedRows<T> values(int chunk, int kv_head) const {
+    return rows_at(steps_ + chunk * num_kv_heads_ + kv_head);
+  }
+
+ private:
+  StreamedRows<T> rows_at(int step) const {
+    if (next_ == nullptr) return StreamedRows<T>(find(step));
+    return {find(step), ahead(step, tuning_.prefetch_near), ahead(step, tuning_.prefetch_far)};
+  }
+
+  TokenRows<T> ahead(int step, int distance) const {
+    return distance > 0 ? find(step + distance) : TokenRows<T>();
+  }
+
+  TokenRows<T> find(int step) const {
+    if (step < steps_) return rows_of(tile_.key, key_head_stride_, step);
+    if (step < 2 * steps_) return rows_of(tile_.value, value_head_stride_, step - steps_);
+    step -= 2 * steps_;
+    const int next_steps = next_->num_chunks() * num_kv_heads_;
+    return rows_of(next_->key, key_head_stride_, step < next_steps ? step : next_steps - 1);
+  }
+
+  TokenRows<T> rows_of(const T* const* tokens, int64_t head_stride, int step) const {
+    return {tokens + step / num_kv_heads_ * kChunk, step % num_kv_heads_ * head_stride};
+  }
+
+  const Tile<T>& tile_;
+  const Tile<T>* const next_;  // null: nothing is asked for ahead
+  const int num_kv_heads_;
+  const int steps_;  // of the keys, and of the values
+  const int64_t key_head_stride_;
+  const int64_t value_head_stride_;
+  const Tuning tuning_ = tuning();
+};
 
 }  // namespace pagedattn::PAGEDATTN_ISA

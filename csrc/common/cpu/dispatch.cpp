@@ -31,7 +31,10 @@ bool has_avx512() {
          __builtin_cpu_supports("fma");
 }
 
-bool has_avx512_bf16() { return has_avx512() && __builtin_cpu_supports("avx512bf16"); }
+bool has_avx512_bf16() {
+  return has_avx512() && __builtin_cpu_supports("avx512bf16") &&
+         __builtin_cpu_supports("avx512vbmi");
+}
 
 // Linux saves AMX's registers only for a process that has asked, for all of its threads.
 bool has_amx() {

@@ -229,6 +229,30 @@ PAGEDATTN_ALWAYS_INLINE void store(Half* p, Vec v, int count = kWidth) {
   at::vec::convert<Half>(v).store(p, count);
 }
 
+// The upper halves of two vectors of float, in order: bf16 where the lower halves are 0.
+PAGEDATTN_ALWAYS_INLINE void store_upper_halves(BFloat16* p, const Vec* pair) {
+#if defined(CPU_CAPABILITY_AVX512)
+  alignas(64) static constexpr uint16_t kUpper[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
+                                                      23, 25, 27, 29, 31, 33, 35, 37, 39, 41, 43,
+                                                      45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+  const __m512i halves = _mm512_permutex2var_epi16(
+      _mm512_castps_si512(pair[0]), _mm512_load_si512(kUpper), _mm512_castps_si512(pair[1]));
+  _mm512_storeu_si512(p, halves);
+#elif defined(CPU_CAPABILITY_AVX2)
+  const __m256i first = _mm256_srli_epi32(_mm256_castps_si256(pair[0]), 16);
+  const __m256i second = _mm256_srli_epi32(_mm256_castps_si256(pair[1]), 16);
+  const __m256i quarters = _mm256_packus_epi32(first, second);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(quarters, 0xd8));
+#else
+  float values[2 * kWidth];
+  pair[0].store(values);
+  pair[1].store(values + kWidth);
+  for (int i = 0; i < 2 * kWidth; ++i) {
+    p[i] = BFloat16(static_cast<uint16_t>(float_to_bits(values[i]) >> 16), BFloat16::from_bits());
+  }
+#endif
+}
+
 // ---- horizontal operations ----
 
 // Lane i of the result is the sum of the lanes of v[i], i < kWidth. All of them add their lanes in
