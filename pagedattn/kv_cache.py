@@ -8,6 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from .huge_pages import advise_huge_pages
 from .sizing import SCALE_BYTES, KVShape, is_quantized
 
 _ops = torch.ops.pagedattn
@@ -102,6 +103,8 @@ class KVCache:
             device=device,
             pin_memory=pin_memory,
         )
+        if not pin_memory:
+            advise_huge_pages(blocks)
         codes = blocks[..., :code_bytes].view(dtype).unflatten(-1, (*rows, head_dim))
         if layout == "HND":
             codes = codes.transpose(-3, -2)
