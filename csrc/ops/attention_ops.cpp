@@ -7,6 +7,7 @@
 
 #include "cache_args.h"
 #include "device.h"
+#include "new_tensor.h"
 #include "ops.h"
 #include "value_checks.h"
 
@@ -237,11 +238,9 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
                      block_tables, seq_lens, max_seq_len, scale,
                      {window_left, softcap, alibi_slopes, sinks});
   call.expect_one_query_per_sequence();
-  const auto new_tensor = [&](const std::vector<int64_t>& shape, ScalarType dtype) {
-    return torch::stable::empty(shape, dtype, std::nullopt, query.device());
-  };
-  const std::vector<int64_t> shape = {query.size(0), query.size(1), query.size(2)};
-  Tensor out = new_tensor(shape, query.scalar_type());
+  const int64_t num_seqs = query.size(0), num_heads = query.size(1), head_dim = query.size(2);
+  const auto device = query.device();
+  Tensor out = new_tensor({num_seqs, num_heads, head_dim}, query.scalar_type(), device);
   call.set_out(out);
   if (call.params.num_seqs == 0) return out;
 
@@ -257,8 +256,9 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
   }
   const int64_t num_partitions = count_partitions(call.params.max_seq_len, partition_size);
   const Tensor partial_out =
-      new_tensor({shape[0], shape[1], num_partitions, shape[2]}, ScalarType::Float);
-  const Tensor partial_lse = new_tensor({shape[0], shape[1], num_partitions}, ScalarType::Float);
+      new_tensor({num_seqs, num_heads, num_partitions, head_dim}, ScalarType::Float, device);
+  const Tensor partial_lse =
+      new_tensor({num_seqs, num_heads, num_partitions}, ScalarType::Float, device);
   call.set_partials(partial_out, partial_lse, partition_size);
   run_v2(call.params, target);
   return out;

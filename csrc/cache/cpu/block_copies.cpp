@@ -8,7 +8,7 @@
 namespace pagedattn {
 namespace {
 
-constexpr int64_t kBytesPerTask = 64 << 10;
+constexpr int64_t kBytesPerTask = 128 << 10;
 
 int64_t block_bytes(const BlockLayout& layout) {
   return layout.outer_count * layout.inner_count * layout.run_bytes;

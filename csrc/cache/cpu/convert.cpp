@@ -12,7 +12,9 @@ namespace pagedattn::PAGEDATTN_ISA {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int64_t kBytesPerTask = 32 << 10;
+// What is worth another thread, in bytes of the cache: its waking takes as long.
+constexpr int64_t kBytesPerCopyTask = 128 << 10;
+constexpr int64_t kBytesPerConversionTask = 16 << 10;
 
 // A run of tokens whose slots in the cache, or rows outside, follow each other. Strides in bytes.
 struct Rows {
@@ -216,27 +218,27 @@ void for_each_run(const GatherParams& params, int64_t begin, int64_t end, const 
   }
 }
 
-int64_t bytes_per_token(const KvCacheView& cache, DType dtype) {
-  return int64_t{2} * cache.num_kv_heads * cache.head_dim * element_size(dtype);
-}
-
-// body(begin, end, stream) on ranges of tokens that are worth a thread.
+// body(begin, end, stream) on ranges of tokens that are worth a thread. `dtype` is that of the rows
+// outside the cache.
 template <typename F>
-void for_token_ranges(int64_t num_tokens, int64_t bytes_per_token, const F& body) {
-  const bool stream = worth_streaming(num_tokens * bytes_per_token);
-  const int64_t grain = std::max<int64_t>(1, kBytesPerTask / bytes_per_token);
-  parallel_for(0, num_tokens, grain, [&](int64_t begin, int64_t end) {
-    body(begin, end, stream);
-    if (stream) finish_streaming();
-  });
+void for_token_ranges(const KvCacheView& cache, DType dtype, int64_t num_tokens, const F& body) {
+  const int64_t elements = int64_t{2} * cache.num_kv_heads * cache.head_dim;
+  const int64_t bytes = elements * element_size(cache.dtype);
+  const bool converts = dtype != cache.dtype;
+  const bool stream = !converts && worth_streaming(num_tokens * bytes);
+  const int64_t per_task = converts ? kBytesPerConversionTask : kBytesPerCopyTask;
+  parallel_for(0, num_tokens, std::max<int64_t>(1, per_task / bytes),
+               [&](int64_t begin, int64_t end) {
+                 body(begin, end, stream);
+                 if (stream) finish_streaming();
+               });
 }
 
 }  // namespace
 
 // All keys of a range before its values: two streams through memory are faster than four.
 void reshape_and_cache(const ReshapeParams& p, Stream) {
-  const int64_t bytes = bytes_per_token(p.cache, p.cache.dtype);
-  for_token_ranges(p.num_tokens, bytes, [&](int64_t begin, int64_t end, bool stream) {
+  for_token_ranges(p.cache, p.dtype, p.num_tokens, [&](int64_t begin, int64_t end, bool stream) {
     for_each_run(p, begin, end,
                  [&](const Run& run) { store_run(p, p.key, p.cache.key, run, stream); });
     for_each_run(p, begin, end,
@@ -246,8 +248,7 @@ void reshape_and_cache(const ReshapeParams& p, Stream) {
 
 void gather_cache(const GatherParams& p, Stream) {
   if (p.num_seqs == 0) return;
-  const int64_t bytes = bytes_per_token(p.cache, p.dtype);
-  for_token_ranges(p.num_tokens, bytes, [&](int64_t begin, int64_t end, bool stream) {
+  for_token_ranges(p.cache, p.dtype, p.num_tokens, [&](int64_t begin, int64_t end, bool stream) {
     for_each_run(p, begin, end,
                  [&](const Run& run) { load_run(p, p.cache.key, p.key, run, stream); });
     for_each_run(p, begin, end,

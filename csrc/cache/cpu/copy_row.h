@@ -11,17 +11,15 @@
 
 namespace pagedattn {
 
-// Whether a call that writes this many bytes should stream them. What a model reads again at once,
-// a decode step's tokens, is far less.
+// Whether a call that writes this many bytes should stream them. A decode step's tokens, which are
+// read again at once, are far fewer.
 constexpr bool worth_streaming(int64_t bytes_written) { return bytes_written >= 4 << 20; }
 
-// Bodies are inlined: each instruction set's object has its own.
-namespace {
-
+// What follows is static: the objects of each instruction set have their own.
 #if defined(__SSE2__)
 constexpr bool kCanStream = true;
 
-inline void stream_line(char* dst, const char* src) {
+static inline void stream_line(char* dst, const char* src) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(dst), _mm512_loadu_si512(src));
 #else
@@ -33,15 +31,15 @@ inline void stream_line(char* dst, const char* src) {
 }
 
 // Orders streamed stores before all that this thread does next.
-inline void finish_streaming() { _mm_sfence(); }
+static inline void finish_streaming() { _mm_sfence(); }
 #else
 constexpr bool kCanStream = false;
-inline void stream_line(char*, const char*) {}
-inline void finish_streaming() {}
+static inline void stream_line(char*, const char*) {}
+static inline void finish_streaming() {}
 #endif
 
-// Streams whole lines only; a row that has none is stored as usual.
-inline void copy_row(char* dst, const char* src, int64_t bytes, bool stream) {
+// Streams rows of whole lines; others are stored as usual.
+static inline void copy_row(char* dst, const char* src, int64_t bytes, bool stream) {
   constexpr int64_t kLine = 64;
   if (!kCanStream || !stream || (reinterpret_cast<uintptr_t>(dst) | bytes) % kLine != 0) {
     std::memcpy(dst, src, bytes);
@@ -50,5 +48,4 @@ inline void copy_row(char* dst, const char* src, int64_t bytes, bool stream) {
   for (int64_t i = 0; i < bytes; i += kLine) stream_line(dst + i, src + i);
 }
 
-}  // namespace
 }  // namespace pagedattn
