@@ -30,7 +30,7 @@ Move = Callable[[int], object]
 class Memory:
     """Rows of `num_tokens` tokens, once in a row and once in blocks, in each of `num_layers`.
 
-        rows    [num_layers, 2, num_tokens, num_kv_heads, head_dim]
+        rows    [2, num_tokens, num_kv_heads, head_dim]
         layers  (key_cache, value_cache) [2 * num_blocks, block_size, num_kv_heads, head_dim]
 
     The table has the first num_blocks blocks; the others are for copies.
@@ -46,7 +46,8 @@ class Memory:
         tables = block_tables([num_tokens], BLOCK_SIZE)
         num_blocks = tables.numel()
         rows = torch.randn(2, num_tokens, NUM_KV_HEADS, HEAD_DIM).to(device, DTYPES[dtype])
-        self.rows = rows.repeat(num_layers, 1, 1, 1, 1)
+        self.rows = list(rows.repeat(num_layers, 1, 1, 1, 1))
+        self.keys_and_values = [layer.unbind() for layer in self.rows]
         self.tables = tables.to(device)
         self.slots = slots_of(self.tables, [num_tokens], BLOCK_SIZE)
         self.cu_seq_lens = torch.tensor([0, num_tokens], dtype=torch.int32, device=device)
@@ -72,7 +73,9 @@ class Memory:
         return torch.stack([cache[block, offset] for cache in self.layers[layer]])
 
     def write_all(self) -> None:
-        for (key_cache, value_cache), (key, value) in zip(self.layers, self.rows, strict=True):
+        for (key_cache, value_cache), (key, value) in zip(
+            self.layers, self.keys_and_values, strict=True
+        ):
             fill(key_cache, self.slots, key)
             fill(value_cache, self.slots, value)
 
@@ -99,10 +102,10 @@ def memcpy(memory: Memory) -> Contestant:
 
 def reshape_and_cache(memory: Memory) -> Operation:
     def ours(layer: int) -> None:
-        _ops.reshape_and_cache(*memory.rows[layer], *memory.layers[layer], memory.slots)
+        _ops.reshape_and_cache(*memory.keys_and_values[layer], *memory.layers[layer], memory.slots)
 
     def indexing(layer: int) -> None:
-        for cache, rows in zip(memory.layers[layer], memory.rows[layer], strict=True):
+        for cache, rows in zip(memory.layers[layer], memory.keys_and_values[layer], strict=True):
             fill(cache, memory.slots, rows)
 
     return Operation(
@@ -204,7 +207,7 @@ def bench_operation(
         contestants = [repeated(contestant) for contestant in contestants]
     timer = timer_for(options.device, capturable=operation.capturable)
     timings = measure(contestants, memory.num_layers, options.seconds, timer, progress_bar(title))
-    bytes_moved = memory.rows[0].numel() * memory.rows.itemsize
+    bytes_moved = memory.rows[0].nbytes
     return Group(title, timings, place, {"bytes": bytes_moved})
 
 
@@ -234,23 +237,25 @@ def bench_calls(options: Options) -> Group:
             query = call(query)
         return query
 
-    graph = torch.compile(chain, fullgraph=True)
+    def compiled(name: str, cpp_wrapper: bool) -> Contestant:
+        graph = torch.compile(chain, fullgraph=True, options={"cpp_wrapper": cpp_wrapper})
+        note = f"one of {GRAPH_CALLS} in a graph, which is called from Python"
+        return Contestant(name, lambda layer: graph(problem.query), note, calls=GRAPH_CALLS)
+
     eager = Contestant("pagedattn", lambda layer: call(problem.query))
-    compiled = Contestant(
-        "pagedattn, in a compiled graph",
-        lambda layer: graph(problem.query),
-        note=f"{GRAPH_CALLS} calls",
-        calls=GRAPH_CALLS,
-    )
+    graphs = [
+        compiled("pagedattn, torch.compile", cpp_wrapper=False),
+        compiled("pagedattn, torch.compile with cpp_wrapper", cpp_wrapper=True),
+    ]
     # Over one key, attention returns its value: a chain of calls ends where one call does.
-    for contestant in (eager, compiled):
+    for contestant in (eager, *graphs):
         check(contestant, problem.expected, TOLERANCE[torch.float32])
     total = torch.empty_like(problem.query)
     limit = Contestant(
         "torch.add(out=)", lambda layer: torch.add(problem.query, problem.query, out=total)
     )
     title = "call overhead"
-    contestants = [repeated(limit), repeated(eager), compiled]
+    contestants = [repeated(limit), repeated(eager), *graphs]
     timer = timer_for(options.device, capturable=False)
     timings = measure(contestants, 1, options.seconds, timer, progress_bar(title))
     return Group(title, timings, Place("call-overhead", "1 token, 1 head, d32", title))

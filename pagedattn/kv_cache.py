@@ -97,26 +97,35 @@ class KVCache:
         num_rows = num_kv_heads * block_size
         code_bytes = num_rows * head_dim * dtype.itemsize
         scale_bytes = num_rows * SCALE_BYTES if is_quantized(dtype) else 0
-        blocks = torch.empty(
-            (num_layers, 2, num_blocks, code_bytes + scale_bytes),
-            dtype=torch.uint8,
-            device=device,
-            pin_memory=pin_memory,
-        )
-        if not pin_memory:
-            advise_huge_pages(blocks)
-        codes = blocks[..., :code_bytes].view(dtype).unflatten(-1, (*rows, head_dim))
-        if layout == "HND":
-            codes = codes.transpose(-3, -2)
-        self.key_caches: list[Tensor] = list(codes[:, 0].unbind())
-        self.value_caches: list[Tensor] = list(codes[:, 1].unbind())
-        self._scales: list[Tensor] | None = None
+
+        def new_blocks() -> Tensor:
+            """The bytes of whole blocks, in the four dimensions that the ops take.
+
+            In memory of their own: torch.compile copies caches that share theirs with another
+            argument that an op writes to.
+            """
+            size = (num_blocks, 1, 1, code_bytes + scale_bytes)
+            blocks = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pin_memory)
+            if not pin_memory:
+                advise_huge_pages(blocks)
+            return blocks
+
+        def codes(blocks: Tensor) -> Tensor:
+            codes = blocks[:, 0, 0, :code_bytes].view(dtype).unflatten(-1, (*rows, head_dim))
+            return codes.transpose(1, 2) if layout == "HND" else codes
+
+        def scales(blocks: Tensor) -> Tensor:
+            scales = blocks[:, 0, 0, code_bytes:].view(torch.float32).unflatten(-1, rows)
+            return scales.transpose(1, 2) if layout == "HND" else scales
+
+        self._key_blocks = [new_blocks() for _ in range(num_layers)]
+        self._value_blocks = [new_blocks() for _ in range(num_layers)]
+        self.key_caches: list[Tensor] = [codes(blocks) for blocks in self._key_blocks]
+        self.value_caches: list[Tensor] = [codes(blocks) for blocks in self._value_blocks]
+        self._scales: list[tuple[Tensor, Tensor]] | None = None
         if scale_bytes:
-            scales = blocks[..., code_bytes:].view(torch.float32).unflatten(-1, rows)
-            self._scales = list((scales.transpose(-2, -1) if layout == "HND" else scales).unbind())
-        # The bytes of whole blocks, in the four dimensions that the ops take.
-        self._key_blocks = list(blocks[:, 0, :, None, None].unbind())
-        self._value_blocks = list(blocks[:, 1, :, None, None].unbind())
+            halves = zip(self._key_blocks, self._value_blocks, strict=True)
+            self._scales = [(scales(keys), scales(values)) for keys, values in halves]
 
     @property
     def bytes_per_token(self) -> int:
@@ -145,7 +154,7 @@ class KVCache:
         """
         if self._scales is None:
             return {"k_scale": None, "v_scale": None}
-        k_scale, v_scale = self._scales[index].unbind()
+        k_scale, v_scale = self._scales[index]
         return {"k_scale": k_scale, "v_scale": v_scale}
 
     def copy_blocks(self, pairs: Pairs) -> None:

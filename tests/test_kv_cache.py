@@ -41,6 +41,13 @@ def test_hnd_is_the_default_and_keeps_a_heads_tokens_together():
     assert key.stride(2) == 32
 
 
+@each_dtype
+def test_no_cache_shares_memory_with_another(dtype):
+    cache = KVCache(2, 6, 8, 3, 32, dtype=dtype)
+    caches = cache.key_caches + cache.value_caches
+    assert len({tensor.untyped_storage().data_ptr() for tensor in caches}) == len(caches)
+
+
 def test_bytes():
     cache = KVCache(2, 6, 8, 3, 32, dtype=torch.bfloat16)
     assert cache.bytes_per_token == 2 * 2 * 3 * 32 * 2

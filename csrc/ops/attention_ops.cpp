@@ -6,6 +6,7 @@
 
 #include "cache_args.h"
 #include "device.h"
+#include "new_tensor.h"
 #include "ops.h"
 #include "value_checks.h"
 
@@ -185,10 +186,6 @@ class AttentionCall {
   OptionalTensor sinks_;
 };
 
-Tensor new_tensor(const std::vector<int64_t>& shape, ScalarType dtype, const Tensor& beside) {
-  return torch::stable::empty(shape, dtype, std::nullopt, beside.device());
-}
-
 void run_v2(const AttentionParams& params, const Target& target) {
   target->decode(params, target.stream());
   target->reduce_partitions(params, target.stream());
@@ -240,8 +237,9 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
                      block_tables, seq_lens, max_seq_len, scale,
                      {window_left, softcap, alibi_slopes, sinks});
   call.expect_one_query_per_sequence();
-  const std::vector<int64_t> shape = {query.size(0), query.size(1), query.size(2)};
-  Tensor out = new_tensor(shape, query.scalar_type(), query);
+  const int64_t num_seqs = query.size(0), num_heads = query.size(1), head_dim = query.size(2);
+  const auto device = query.device();
+  Tensor out = new_tensor({num_seqs, num_heads, head_dim}, query.scalar_type(), device);
   call.set_out(out);
   if (call.params.num_seqs == 0) return out;
 
@@ -255,9 +253,9 @@ Tensor paged_attention(const Tensor& query, const Tensor& key_cache, const Tenso
   }
   const int64_t num_partitions = count_partitions(call.params.max_seq_len, partition_size);
   const Tensor partial_out =
-      new_tensor({shape[0], shape[1], num_partitions, shape[2]}, ScalarType::Float, query);
+      new_tensor({num_seqs, num_heads, num_partitions, head_dim}, ScalarType::Float, device);
   const Tensor partial_lse =
-      new_tensor({shape[0], shape[1], num_partitions}, ScalarType::Float, query);
+      new_tensor({num_seqs, num_heads, num_partitions}, ScalarType::Float, device);
   call.set_partials(partial_out, partial_lse, partition_size);
   run_v2(call.params, target);
   return out;
@@ -281,10 +279,15 @@ void paged_attention_varlen(const Tensor& out, const Tensor& query, const Tensor
   const Target target = call.target();
   if (call.params.num_tokens == 0 || max_query_len == 0) return;
   const int64_t num_partials = target->count_varlen_partials(call.params) * query.size(1);
-  const Tensor partial_out = new_tensor({num_partials, query.size(2)}, ScalarType::Float, query);
-  const Tensor partial_lse = new_tensor({num_partials}, ScalarType::Float, query);
-  call.params.partial.out = static_cast<float*>(partial_out.data_ptr());
-  call.params.partial.lse = static_cast<float*>(partial_lse.data_ptr());
+  OptionalTensor partial_out;
+  OptionalTensor partial_lse;
+  if (num_partials > 0) {
+    const auto device = query.device();
+    partial_out = new_tensor({num_partials, query.size(2)}, ScalarType::Float, device);
+    partial_lse = new_tensor({num_partials}, ScalarType::Float, device);
+    call.params.partial.out = static_cast<float*>(partial_out->data_ptr());
+    call.params.partial.lse = static_cast<float*>(partial_lse->data_ptr());
+  }
   target->varlen(call.params, target.stream());
 }
 

@@ -18,7 +18,8 @@ BlockLayouts block_layouts(const Arg& src, const Arg& dst) {
   if (src.tensor().numel() == 0) return {};  // no bytes
   const auto item = static_cast<int64_t>(src.tensor().element_size());
   std::vector<Dim> dims;
-  for (int64_t d = 1; d < src.tensor().dim(); ++d) {
+  dims.reserve(src.dim());
+  for (int64_t d = 1; d < src.dim(); ++d) {
     if (src.size(d) > 1) dims.push_back({src.size(d), src.stride(d) * item, dst.stride(d) * item});
   }
   std::sort(dims.begin(), dims.end(),
@@ -27,6 +28,7 @@ BlockLayouts block_layouts(const Arg& src, const Arg& dst) {
   // Innermost first: grow the run while both sides continue it, then keep what is left as loops.
   int64_t run = item;
   std::vector<Dim> loops;
+  loops.reserve(dims.size());
   for (const Dim& dim : dims) {
     if (loops.empty() && dim.src_stride == run && dim.dst_stride == run) {
       run *= dim.count;
@@ -44,10 +46,12 @@ BlockLayouts block_layouts(const Arg& src, const Arg& dst) {
         "needed; got shape ",
         shape_text(src.tensor()));
   }
-  loops.resize(2, Dim{1, 0, 0});
+  const Dim once{1, 0, 0};
+  const Dim& inner = loops.empty() ? once : loops[0];
+  const Dim& outer = loops.size() < 2 ? once : loops[1];
   const auto layout = [&](const Arg& arg, int64_t Dim::* stride) {
-    return BlockLayout{arg.stride(0) * item, loops[1].count,   loops[1].*stride,
-                       loops[0].count,       loops[0].*stride, run};
+    return BlockLayout{arg.stride(0) * item, outer.count,   outer.*stride,
+                       inner.count,          inner.*stride, run};
   };
   return {layout(src, &Dim::src_stride), layout(dst, &Dim::dst_stride)};
 }

@@ -15,7 +15,8 @@ void recognise_foreign_layout(const Arg& cache, int64_t head_dim) {
                " or a stacked K/V pair",
                kRemedy);
   }
-  if (sizes.size() == 4 && head_dim != kAny && sizes[3] != head_dim && sizes[2] == head_dim) {
+  if (cache.dim() == 4 && head_dim != kAny && cache.size(3) != head_dim &&
+      cache.size(2) == head_dim) {
     cache.fail("has shape ", shape_text(cache.tensor()),
                ", which looks like the layout [num_blocks, num_kv_heads, head_dim, block_size]",
                kRemedy);
@@ -25,19 +26,19 @@ void recognise_foreign_layout(const Arg& cache, int64_t head_dim) {
 ScaleView check_scale(const Arg& scale, const Arg& cache) {
   if (!is_quantized(cache.dtype())) {
     scale.fail("must be None for an unquantised cache (", cache.name(), " has dtype ",
-               dtype_name(cache.tensor().scalar_type()), ")");
+               dtype_name(cache.scalar_type()), ")");
   }
   scale.on_device_of(cache).has_dtype({ScalarType::Float});
   const int64_t num_heads = cache.size(2);
   ScaleView view;
   view.data = scale.data<float>();
-  if (scale.tensor().numel() == 1 && scale.tensor().dim() <= 1) {
+  if (scale.tensor().numel() == 1 && scale.dim() <= 1) {
     view.kind = ScaleKind::kPerTensor;
-  } else if (scale.tensor().dim() == 1 && scale.size(0) == num_heads) {
+  } else if (scale.dim() == 1 && scale.size(0) == num_heads) {
     view.kind = ScaleKind::kPerHead;
     view.head_stride = scale.stride(0);
-  } else if (scale.tensor().dim() == 3 && scale.size(0) == cache.size(0) &&
-             scale.size(1) == cache.size(1) && scale.size(2) == num_heads) {
+  } else if (scale.dim() == 3 && scale.size(0) == cache.size(0) && scale.size(1) == cache.size(1) &&
+             scale.size(2) == num_heads) {
     view.kind = ScaleKind::kPerTokenHead;
     view.block_stride = scale.stride(0);
     view.token_stride = scale.stride(1);
@@ -52,7 +53,7 @@ ScaleView check_scale(const Arg& scale, const Arg& cache) {
 
 CacheView check_half(const Arg& cache, const OptionalTensor& scale, const char* scale_name) {
   cache.has_contiguous_last_dim();
-  if (cache.tensor().is_cuda()) {
+  if (cache.is_cuda()) {
     // 16-byte copies; an 8-bit row of an odd number of 8-byte pieces is read 8 bytes at a time.
     cache.is_aligned(cache.size(3) * element_size(cache.dtype()) % 16 == 0 ? 16 : 8);
   }
@@ -78,10 +79,10 @@ KvCacheView check_pair(const Arg& key, const Arg& value, const CacheArgs& args) 
   view.num_kv_heads = static_cast<int32_t>(key.size(2));
 
   const int64_t block_size = key.size(1);
-  const bool cpu_token_blocks = block_size == 1 && key.tensor().is_cpu();
+  const bool cpu_token_blocks = block_size == 1 && key.is_cpu();
   if (!cpu_token_blocks && (block_size < 8 || block_size > 512 || block_size % 8 != 0)) {
     fail(op, "block_size, key_cache.size(1), must be a multiple of 8 from 8 to 512",
-         key.tensor().is_cpu() ? ", or 1" : "", "; got ", block_size, " (key_cache has shape ",
+         key.is_cpu() ? ", or 1" : "", "; got ", block_size, " (key_cache has shape ",
          shape_text(key.tensor()), ")");
   }
   view.block_size = static_cast<int32_t>(block_size);
@@ -106,7 +107,7 @@ KvCacheView check_cache(const CacheArgs& args, const Arg& like) {
   const Arg key(like.op(), "key_cache", args.key_cache);
   const Arg value(like.op(), "value_cache", args.value_cache);
   key.on_device_of(like);
-  const ScalarType dtype = like.tensor().scalar_type();
+  const ScalarType dtype = like.scalar_type();
   key.has_dtype({dtype, ScalarType::Float8_e4m3fn, ScalarType::Float8_e5m2, ScalarType::Char});
   const int64_t head_dim = like.size(2);
   recognise_foreign_layout(key, head_dim);

@@ -1,9 +1,8 @@
 // reshape_and_cache, gather_cache, copy_blocks, swap_blocks.
-#include <torch/csrc/stable/ops.h>
-
 #include "block_layout.h"
 #include "cache_args.h"
 #include "device.h"
+#include "new_tensor.h"
 #include "ops.h"
 #include "value_checks.h"
 
@@ -24,8 +23,6 @@ void for_each_layout(const std::vector<Layouts>& layouts, const Launch& launch) 
     launch(first, end - first);
   }
 }
-
-std::string item_name(const char* list, size_t i) { return list + ("[" + std::to_string(i) + "]"); }
 
 Arg check_block_mapping_arg(const char* op, const Tensor& block_mapping) {
   Arg mapping(op, "block_mapping", block_mapping);
@@ -87,7 +84,7 @@ std::tuple<Tensor, Tensor> gather_cache(const Tensor& key_cache, const Tensor& v
   cu.on_device_of(keys).has_dtype({ScalarType::Int}).is_contiguous();
   cu.has_shape("[num_seqs + 1]", {num_seqs + 1});
   check_range(op, "num_tokens", num_tokens, 0, INT32_MAX);
-  const ScalarType cache_dtype = key_cache.scalar_type();
+  const ScalarType cache_dtype = keys.scalar_type();
   const ScalarType out_dtype = dtype.value_or(cache_dtype);
   if (out_dtype != cache_dtype && out_dtype != ScalarType::Float && out_dtype != ScalarType::Half &&
       out_dtype != ScalarType::BFloat16) {
@@ -95,13 +92,13 @@ std::tuple<Tensor, Tensor> gather_cache(const Tensor& key_cache, const Tensor& v
          "), float32, float16 or bfloat16, got ", dtype_name(out_dtype));
   }
 
-  const std::vector<int64_t> shape = {num_tokens, params.cache.num_kv_heads, params.cache.head_dim};
+  const int64_t num_heads = params.cache.num_kv_heads, head_dim = params.cache.head_dim;
   const auto new_output = [&] {
-    return torch::stable::empty(shape, out_dtype, std::nullopt, key_cache.device());
+    return new_tensor({num_tokens, num_heads, head_dim}, out_dtype, keys.device());
   };
   std::tuple<Tensor, Tensor> result(new_output(), new_output());
   const auto view = [&](const Tensor& out) {
-    return TokenView{out.data_ptr(), shape[1] * shape[2], shape[2]};
+    return TokenView{out.data_ptr(), num_heads * head_dim, head_dim};
   };
   params.block_tables = tables.data<int32_t>();
   params.block_table_stride = tables.stride(0);
@@ -127,7 +124,7 @@ void copy_blocks(const std::vector<Tensor>& key_caches, const std::vector<Tensor
   int64_t num_blocks = 0;
   const auto add_all = [&](const char* list, const std::vector<Tensor>& caches) {
     for (size_t i = 0; i < caches.size(); ++i) {
-      const Arg cache(op, item_name(list, i), caches[i]);
+      const Arg cache(op, list, i, caches[i]);
       cache.on_device_of(mapping).does_not_overlap_itself();
       cache.has_shape(kCacheWords, {bases.empty() ? kAny : num_blocks, kAny, kAny, kAny});
       num_blocks = cache.size(0);
@@ -172,7 +169,7 @@ void swap_blocks(const std::vector<Tensor>& src, const std::vector<Tensor>& dst,
   first_src.has_shape(kCacheWords, {kAny, kAny, kAny, kAny});
   first_dst.has_shape(kCacheWords, {kAny, kAny, kAny, kAny});
   // Nothing would order a second GPU's work after copies on the first one's stream.
-  if (first_src.tensor().is_cuda() && first_dst.tensor().is_cuda()) {
+  if (first_src.is_cuda() && first_dst.is_cuda()) {
     first_dst.on_device_of(first_src);
   }
   std::vector<const void*> src_bases;
@@ -180,7 +177,7 @@ void swap_blocks(const std::vector<Tensor>& src, const std::vector<Tensor>& dst,
   std::vector<BlockLayouts> layouts;
   bool in_place = false;
   for (size_t i = 0; i < src.size(); ++i) {
-    const Arg s(op, item_name("src", i), src[i]), d(op, item_name("dst", i), dst[i]);
+    const Arg s(op, "src", i, src[i]), d(op, "dst", i, dst[i]);
     s.on_device_of(first_src);
     d.on_device_of(first_dst).has_dtype_of(s).does_not_overlap_itself();
     s.has_shape(kCacheWords, {first_src.size(0), kAny, kAny, kAny});
@@ -195,7 +192,7 @@ void swap_blocks(const std::vector<Tensor>& src, const std::vector<Tensor>& dst,
   check_block_mapping(op, mapping.data<int64_t>(), num_pairs, first_src.size(0), first_dst.size(0),
                       in_place);
   if (num_pairs == 0) return;
-  const Target target(src[0].is_cuda() ? src[0] : dst[0]);
+  const Target target(first_src.is_cuda() ? src[0] : dst[0]);
   for_each_layout(layouts, [&](size_t first, size_t count) {
     SwapBlocksParams params;
     params.src = src_bases.data() + first;

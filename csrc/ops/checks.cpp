@@ -1,14 +1,11 @@
 #include "checks.h"
 
-#include <torch/csrc/stable/device.h>
-
 #include <algorithm>
 
 namespace pagedattn::ops {
 namespace {
 
-std::string device_name(const Tensor& tensor) {
-  const auto device = tensor.device();
+std::string device_name(const torch::stable::Device& device) {
   if (device.is_cpu()) return "cpu";
   if (device.is_cuda()) return "cuda:" + std::to_string(device.index());
   return "device type " + std::to_string(static_cast<int>(device.type()));
@@ -75,74 +72,71 @@ std::optional<DType> kernel_dtype(ScalarType dtype) {
 }
 
 const Arg& Arg::on_device_of(const Arg& other) const {
-  if (!(tensor_.device() == other.tensor_.device())) {
-    fail("must be on ", device_name(other.tensor_), " like ", other.name_, ", got ",
-         device_name(tensor_));
+  if (device_ != other.device_) {
+    fail("must be on ", device_name(other.device_), " like ", other.name(), ", got ",
+         device_name(device_));
   }
   return *this;
 }
 
 const Arg& Arg::on_cpu() const {
-  if (!tensor_.is_cpu()) fail("must be on cpu, got ", device_name(tensor_));
+  if (!is_cpu()) fail("must be on cpu, got ", device_name(device_));
   return *this;
 }
 
 const Arg& Arg::has_dtype(std::initializer_list<ScalarType> accepted) const {
-  const ScalarType given = tensor_.scalar_type();
-  if (std::find(accepted.begin(), accepted.end(), given) != accepted.end()) return *this;
+  if (std::find(accepted.begin(), accepted.end(), dtype_) != accepted.end()) return *this;
   std::string wanted;
   for (const ScalarType dtype : accepted) {
     if (!wanted.empty()) wanted += ", ";
     wanted += dtype_name(dtype);
   }
   fail("must have dtype ", accepted.size() > 1 ? "one of " : "", wanted, ", got ",
-       dtype_name(given));
+       dtype_name(dtype_));
 }
 
 const Arg& Arg::has_dtype_of(const Arg& other) const {
-  if (tensor_.scalar_type() != other.tensor_.scalar_type()) {
-    fail("must have dtype ", dtype_name(other.tensor_.scalar_type()), " like ", other.name_,
-         ", got ", dtype_name(tensor_.scalar_type()));
+  if (dtype_ != other.dtype_) {
+    fail("must have dtype ", dtype_name(other.dtype_), " like ", other.name(), ", got ",
+         dtype_name(dtype_));
   }
   return *this;
 }
 
 const Arg& Arg::has_shape(const char* words, std::initializer_list<int64_t> expected) const {
-  const auto sizes = tensor_.sizes();
-  bool same = sizes.size() == expected.size();
+  bool same = sizes_.size() == expected.size();
   for (size_t i = 0; same && i < expected.size(); ++i) {
     const int64_t want = expected.begin()[i];
-    same = want == kAny || want == sizes[i];
+    same = want == kAny || want == sizes_[i];
   }
   if (!same) {
     fail("must have shape ", words, " = ", list_text(std::vector<int64_t>(expected)), ", got ",
-         shape_text(tensor_));
+         list_text(sizes_));
   }
   return *this;
 }
 
 const Arg& Arg::has_contiguous_last_dim() const {
-  const int64_t last = tensor_.dim() - 1;
-  if (tensor_.size(last) > 1 && tensor_.stride(last) != 1) {
-    fail("must have a contiguous last dimension (stride 1), got strides ",
-         list_text(tensor_.strides()), "; call .contiguous()");
+  const int64_t last = dim() - 1;
+  if (sizes_[last] > 1 && strides_[last] != 1) {
+    fail("must have a contiguous last dimension (stride 1), got strides ", list_text(strides_),
+         "; call .contiguous()");
   }
   return *this;
 }
 
 const Arg& Arg::is_contiguous() const {
   if (!tensor_.is_contiguous()) {
-    fail("must be contiguous, got shape ", shape_text(tensor_), " with strides ",
-         list_text(tensor_.strides()), "; call .contiguous()");
+    fail("must be contiguous, got shape ", list_text(sizes_), " with strides ", list_text(strides_),
+         "; call .contiguous()");
   }
   return *this;
 }
 
 const Arg& Arg::does_not_overlap_itself() const {
-  for (int64_t dim = 0; dim < tensor_.dim(); ++dim) {
-    if (tensor_.size(dim) > 1 && tensor_.stride(dim) == 0) {
-      fail("is written to and must not be an expanded view, got strides ",
-           list_text(tensor_.strides()));
+  for (size_t dim = 0; dim < sizes_.size(); ++dim) {
+    if (sizes_[dim] > 1 && strides_[dim] == 0) {
+      fail("is written to and must not be an expanded view, got strides ", list_text(strides_));
     }
   }
   return *this;
@@ -151,12 +145,12 @@ const Arg& Arg::does_not_overlap_itself() const {
 const Arg& Arg::is_aligned(int64_t bytes) const {
   bool aligned = reinterpret_cast<uintptr_t>(tensor_.data_ptr()) % bytes == 0;
   const auto item = static_cast<int64_t>(tensor_.element_size());
-  for (int64_t dim = 0; dim + 1 < tensor_.dim(); ++dim) {
+  for (int64_t dim = 0; dim + 1 < this->dim(); ++dim) {
     aligned = aligned && stride(dim) * item % bytes == 0;
   }
   if (!aligned) {
     fail("must have a base address and strides that are multiples of ", bytes,
-         " bytes, got strides ", list_text(tensor_.strides()), " of ", item, "-byte elements",
+         " bytes, got strides ", list_text(strides_), " of ", item, "-byte elements",
          "; allocate it with pagedattn.KVCache or slice it at such multiples");
   }
   return *this;

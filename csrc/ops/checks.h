@@ -2,6 +2,7 @@
 // says which op, which argument, what was given and what is wanted.
 #pragma once
 
+#include <torch/csrc/stable/device.h>
 #include <torch/csrc/stable/tensor.h>
 
 #include <cstdint>
@@ -35,18 +36,38 @@ std::optional<DType> kernel_dtype(ScalarType dtype);
 
 constexpr int64_t kAny = -1;  // in an expected shape: this size is free
 
+// Asks the tensor for what it is once: every question to libtorch's C functions costs a call.
 class Arg {
  public:
-  Arg(const char* op, std::string name, Tensor tensor)
-      : op_(op), name_(std::move(name)), tensor_(std::move(tensor)) {}
+  // `tensor` and `name` must outlive the Arg.
+  Arg(const char* op, const char* name, const Tensor& tensor)
+      : op_(op),
+        name_(name),
+        tensor_(tensor),
+        sizes_(tensor.sizes()),
+        strides_(tensor.strides()),
+        dtype_(tensor.scalar_type()),
+        device_(tensor.device()) {}
+  // Item `index` of a list of tensors.
+  Arg(const char* op, const char* name, size_t index, const Tensor& tensor)
+      : Arg(op, name, tensor) {
+    index_ = index;
+  }
 
   const Tensor& tensor() const { return tensor_; }
   const char* op() const { return op_; }
-  const std::string& name() const { return name_; }
-  int64_t size(int64_t dim) const { return tensor_.size(dim); }
+  std::string name() const {
+    return index_ ? name_ + ("[" + std::to_string(*index_) + "]") : name_;
+  }
+  int64_t dim() const { return static_cast<int64_t>(sizes_.size()); }
+  int64_t size(int64_t dim) const { return sizes_[dim]; }
   // The stride of a dimension of size 1 is never used and may be anything: reported as 0.
-  int64_t stride(int64_t dim) const { return tensor_.size(dim) == 1 ? 0 : tensor_.stride(dim); }
-  DType dtype() const { return *kernel_dtype(tensor_.scalar_type()); }
+  int64_t stride(int64_t dim) const { return sizes_[dim] == 1 ? 0 : strides_[dim]; }
+  ScalarType scalar_type() const { return dtype_; }
+  DType dtype() const { return *kernel_dtype(dtype_); }
+  const torch::stable::Device& device() const { return device_; }
+  bool is_cpu() const { return device_.is_cpu(); }
+  bool is_cuda() const { return device_.is_cuda(); }
   template <typename T>
   T* data() const {
     return static_cast<T*>(tensor_.data_ptr());
@@ -66,13 +87,18 @@ class Arg {
 
   template <typename... Parts>
   [[noreturn]] void fail(const Parts&... parts) const {
-    ops::fail(op_, name_, " ", parts...);
+    ops::fail(op_, name(), " ", parts...);
   }
 
  private:
   const char* op_;
-  std::string name_;
-  Tensor tensor_;
+  const char* name_;
+  std::optional<size_t> index_;
+  const Tensor& tensor_;
+  torch::headeronly::IntHeaderOnlyArrayRef sizes_;
+  torch::headeronly::IntHeaderOnlyArrayRef strides_;
+  ScalarType dtype_;
+  torch::stable::Device device_;
 };
 
 // A scalar argument that must lie in [low, high].

@@ -1,52 +1,84 @@
 // reshape_and_cache and gather_cache: rows of one head of one token, copied as they are, quantised
 // or dequantised.
-#include <cstring>
+#include <algorithm>
 
 #include "../../common/cpu/parallel.h"
 #include "../../common/cpu/quantize.h"
 #include "../../common/cpu/rows.h"
+#include "copy_row.h"
 #include "kernels.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int64_t kBytesPerTask = 32 << 10;
+// What is worth another thread, in bytes of the cache: its waking takes as long.
+constexpr int64_t kBytesPerCopyTask = 128 << 10;
+constexpr int64_t kBytesPerConversionTask = 16 << 10;
 
-// One token's heads in a cache tensor.
-struct Slot {
+// A run of tokens whose slots in the cache, or rows outside, follow each other. Strides in bytes.
+struct Rows {
   char* data;
-  int64_t head_stride;  // in bytes
-  float* scale;         // of head 0, or null where the scale is 1
-  int64_t scale_head_stride;
+  int64_t token_stride;
+  int64_t head_stride;
 };
 
-Slot slot_of(const CacheView& view, DType dtype, int64_t block, int64_t offset) {
+// A token's scales in a cache.
+struct Scales {
+  float* data;  // of head 0, or null where the scale is 1
+  int64_t head_stride;
+};
+
+Rows rows_of(const CacheView& view, DType dtype, int64_t block, int64_t offset) {
   const int64_t size = element_size(dtype);
-  const ScaleView& scale = view.scale;
-  Slot slot{static_cast<char*>(view.data) +
-                (block * view.block_stride + offset * view.token_stride) * size,
-            view.head_stride * size, scale.kind == ScaleKind::kNone ? nullptr : scale.data,
-            scale.kind == ScaleKind::kPerTensor ? 0 : scale.head_stride};
-  if (scale.kind == ScaleKind::kPerTokenHead) {
-    slot.scale += block * scale.block_stride + offset * scale.token_stride;
-  }
-  return slot;
+  return {static_cast<char*>(view.data) +
+              (block * view.block_stride + offset * view.token_stride) * size,
+          view.token_stride * size, view.head_stride * size};
 }
 
-char* token_address(const TokenView& view, DType dtype, int64_t token) {
-  return static_cast<char*>(view.data) + token * view.token_stride * element_size(dtype);
+Rows rows_of(const TokenView& view, DType dtype, int64_t token) {
+  const int64_t size = element_size(dtype);
+  return {static_cast<char*>(view.data) + token * view.token_stride * size,
+          view.token_stride * size, view.head_stride * size};
 }
 
-// count rows of `bytes` each; one copy where they are contiguous on both sides.
-void copy_rows(const char* src, int64_t src_stride, char* dst, int64_t dst_stride, int64_t count,
-               int64_t bytes) {
-  if (src_stride == bytes && dst_stride == bytes) {
-    std::memcpy(dst, src, count * bytes);
-    return;
+Scales scales_of(const ScaleView& scale, int64_t block, int64_t offset) {
+  switch (scale.kind) {
+    case ScaleKind::kNone:
+      return {nullptr, 0};
+    case ScaleKind::kPerTensor:
+      return {scale.data, 0};
+    case ScaleKind::kPerHead:
+      return {scale.data, scale.head_stride};
+    case ScaleKind::kPerTokenHead:
+      break;
   }
-  for (int64_t i = 0; i < count; ++i)
-    std::memcpy(dst + i * dst_stride, src + i * src_stride, bytes);
+  return {scale.data + block * scale.block_stride + offset * scale.token_stride, scale.head_stride};
+}
+
+// Rows of `bytes` each, in the order in which the sources lie in memory.
+void copy_rows(Rows src, Rows dst, int64_t tokens, int64_t heads, int64_t bytes, bool stream) {
+  if (src.head_stride == bytes && dst.head_stride == bytes) {
+    bytes *= heads;
+    heads = 1;
+  }
+  if (heads == 1 && src.token_stride == bytes && dst.token_stride == bytes) {
+    bytes *= tokens;
+    tokens = 1;
+  }
+  const auto copy = [&](int64_t t, int64_t h) {
+    copy_row(dst.data + t * dst.token_stride + h * dst.head_stride,
+             src.data + t * src.token_stride + h * src.head_stride, bytes, stream);
+  };
+  if (src.token_stride > src.head_stride) {
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t h = 0; h < heads; ++h) copy(t, h);
+    }
+  } else {
+    for (int64_t h = 0; h < heads; ++h) {
+      for (int64_t t = 0; t < tokens; ++t) copy(t, h);
+    }
+  }
 }
 
 // The largest magnitude; NaN counts as nothing.
@@ -64,76 +96,99 @@ void quantize_row(const float* row, int n, float scale, Code* out) {
   for (int i = 0; i < n; ++i) out[i] = Quantization<Code>::round(row[i] / scale);
 }
 
+// Tokens [token, token + count) go to, or come from, the slots from `offset` on of one block.
+struct Run {
+  int64_t token;
+  int64_t count;
+  int64_t block;
+  int64_t offset;
+};
+
 template <typename Code>
-void quantize_token(const ReshapeParams& params, const TokenView& view, const CacheView& cache,
-                    int64_t token, const Slot& slot) {
+void quantize(const ReshapeParams& params, const TokenView& tokens, const CacheView& cache,
+              const Run& run) {
+  const bool per_token = cache.scale.kind == ScaleKind::kPerTokenHead;
   const int head_dim = params.cache.head_dim;
-  for (int h = 0; h < params.cache.num_kv_heads; ++h) {
-    float row[kMaxHeadDim + kWidth];
-    with_compute_type(params.dtype, [&](auto type) {
-      read_row(row_of<decltype(type)>(view, token, h), head_dim, row);
-    });
-    float* const scale = slot.scale ? slot.scale + h * slot.scale_head_stride : nullptr;
-    if (cache.scale.kind == ScaleKind::kPerTokenHead) {
-      *scale = max_magnitude(row, head_dim) / Quantization<Code>::kMax;
+  const Rows codes = rows_of(cache, params.cache.dtype, run.block, run.offset);
+  for (int64_t t = 0; t < run.count; ++t) {
+    const Scales scales = scales_of(cache.scale, run.block, run.offset + t);
+    for (int h = 0; h < params.cache.num_kv_heads; ++h) {
+      float row[kMaxHeadDim + kWidth];
+      with_compute_type(params.dtype, [&](auto type) {
+        read_row(row_of<decltype(type)>(tokens, run.token + t, h), head_dim, row);
+      });
+      float* const scale = scales.data ? scales.data + h * scales.head_stride : nullptr;
+      if (per_token) *scale = max_magnitude(row, head_dim) / Quantization<Code>::kMax;
+      // A stored scale of 0 goes with codes 0 (or NaN): any other divisor gives them.
+      const bool zero_row = per_token && *scale == 0.0f;
+      char* const out = codes.data + t * codes.token_stride + h * codes.head_stride;
+      quantize_row(row, head_dim, scale == nullptr || zero_row ? 1.0f : *scale,
+                   reinterpret_cast<Code*>(out));
     }
-    // A stored scale of 0 goes with codes 0 (or NaN): any other divisor gives them.
-    const bool zero_row = cache.scale.kind == ScaleKind::kPerTokenHead && *scale == 0.0f;
-    quantize_row(row, head_dim, scale == nullptr || zero_row ? 1.0f : *scale,
-                 reinterpret_cast<Code*>(slot.data + h * slot.head_stride));
   }
 }
 
-void store_token(const ReshapeParams& params, const TokenView& view, const CacheView& cache,
-                 int64_t token) {
-  const int64_t slot_index = params.slot_mapping[token];
+void store_run(const ReshapeParams& params, const TokenView& tokens, const CacheView& cache,
+               const Run& run, bool stream) {
   const DType stored = params.cache.dtype;
-  const Slot slot = slot_of(cache, stored, slot_index / params.cache.block_size,
-                            slot_index % params.cache.block_size);
   switch (stored) {
     case DType::kFloat8E4M3:
-      return quantize_token<Float8E4M3>(params, view, cache, token, slot);
+      return quantize<Float8E4M3>(params, tokens, cache, run);
     case DType::kFloat8E5M2:
-      return quantize_token<Float8E5M2>(params, view, cache, token, slot);
+      return quantize<Float8E5M2>(params, tokens, cache, run);
     case DType::kInt8:
-      return quantize_token<int8_t>(params, view, cache, token, slot);
+      return quantize<int8_t>(params, tokens, cache, run);
     default:
-      return copy_rows(token_address(view, stored, token), view.head_stride * element_size(stored),
-                       slot.data, slot.head_stride, params.cache.num_kv_heads,
-                       params.cache.head_dim * element_size(stored));
+      return copy_rows(rows_of(tokens, stored, run.token),
+                       rows_of(cache, stored, run.block, run.offset), run.count,
+                       params.cache.num_kv_heads, params.cache.head_dim * element_size(stored),
+                       stream);
   }
 }
 
-void load_token(const GatherParams& params, const CacheView& cache, const TokenView& view,
-                int64_t block, int64_t offset, int64_t token) {
+void dequantize(const GatherParams& params, const CacheView& cache, const TokenView& tokens,
+                const Run& run) {
   const DType stored = params.cache.dtype;
-  const int heads = params.cache.num_kv_heads;
   const int head_dim = params.cache.head_dim;
-  const Slot slot = slot_of(cache, stored, block, offset);
-  char* const out = token_address(view, params.dtype, token);
-  const int64_t out_stride = view.head_stride * element_size(params.dtype);
-  if (stored == params.dtype) {
-    copy_rows(slot.data, slot.head_stride, out, out_stride, heads, head_dim * element_size(stored));
-    return;
-  }
-  for (int h = 0; h < heads; ++h) {
-    const float scale = slot.scale ? slot.scale[h * slot.scale_head_stride] : 1.0f;
-    float row[kMaxHeadDim + kWidth];
-    with_storage_type(stored, [&](auto type) {
-      read_row(reinterpret_cast<const decltype(type)*>(slot.data + h * slot.head_stride), head_dim,
-               row);
-    });
-    with_compute_type(params.dtype, [&](auto type) {
-      write_row(row, scale, head_dim, reinterpret_cast<decltype(type)*>(out + h * out_stride));
-    });
+  const Rows codes = rows_of(cache, stored, run.block, run.offset);
+  for (int64_t t = 0; t < run.count; ++t) {
+    const Scales scales = scales_of(cache.scale, run.block, run.offset + t);
+    for (int h = 0; h < params.cache.num_kv_heads; ++h) {
+      const float scale = scales.data ? scales.data[h * scales.head_stride] : 1.0f;
+      const char* const code = codes.data + t * codes.token_stride + h * codes.head_stride;
+      float row[kMaxHeadDim + kWidth];
+      with_storage_type(stored, [&](auto type) {
+        read_row(reinterpret_cast<const decltype(type)*>(code), head_dim, row);
+      });
+      with_compute_type(params.dtype, [&](auto type) {
+        write_row(row, scale, head_dim, row_of<decltype(type)>(tokens, run.token + t, h));
+      });
+    }
   }
 }
 
-// How many tokens make a task worth a thread.
-int64_t tokens_per_task(const KvCacheView& cache) {
-  const int64_t bytes =
-      int64_t{2} * cache.num_kv_heads * cache.head_dim * element_size(cache.dtype);
-  return bytes >= kBytesPerTask ? 1 : kBytesPerTask / (bytes > 0 ? bytes : 1);
+void load_run(const GatherParams& params, const CacheView& cache, const TokenView& tokens,
+              const Run& run, bool stream) {
+  const DType stored = params.cache.dtype;
+  if (stored != params.dtype) return dequantize(params, cache, tokens, run);
+  copy_rows(rows_of(cache, stored, run.block, run.offset), rows_of(tokens, stored, run.token),
+            run.count, params.cache.num_kv_heads, params.cache.head_dim * element_size(stored),
+            stream);
+}
+
+// f(run) for tokens [begin, end), but for those without a slot.
+template <typename F>
+void for_each_run(const ReshapeParams& params, int64_t begin, int64_t end, const F& f) {
+  const int64_t block_size = params.cache.block_size;
+  for (Run run{begin, 1, 0, 0}; run.token < end; run.token += run.count, run.count = 1) {
+    const int64_t* const slots = params.slot_mapping + run.token;
+    if (slots[0] < 0) continue;
+    run.block = slots[0] / block_size;
+    run.offset = slots[0] % block_size;
+    const int64_t most = std::min(end - run.token, block_size - run.offset);
+    while (run.count < most && slots[run.count] == slots[0] + run.count) ++run.count;
+    f(run);
+  }
 }
 
 // The sequence that owns row `token` of a gather: the last that begins at or before it.
@@ -147,34 +202,58 @@ int sequence_of(const GatherParams& params, int64_t token) {
   return low;
 }
 
-}  // namespace
+template <typename F>
+void for_each_run(const GatherParams& params, int64_t begin, int64_t end, const F& f) {
+  const int64_t block_size = params.cache.block_size;
+  const int32_t* const cu = params.cu_seq_lens;
+  int seq = sequence_of(params, begin);
+  for (Run run{begin, 0, 0, 0}; run.token < end; run.token += run.count) {
+    while (seq + 1 < params.num_seqs && cu[seq + 1] <= run.token) ++seq;
+    const int64_t position = run.token - cu[seq];
+    run.block = params.block_tables[seq * params.block_table_stride + position / block_size];
+    run.offset = position % block_size;
+    run.count =
+        std::min({end, int64_t{cu[seq + 1]}, run.token + block_size - run.offset}) - run.token;
+    f(run);
+  }
+}
 
-void reshape_and_cache(const ReshapeParams& params, Stream) {
-  parallel_for(0, params.num_tokens, tokens_per_task(params.cache),
+// body(begin, end, stream) on ranges of tokens that are worth a thread. `dtype` is that of the rows
+// outside the cache.
+template <typename F>
+void for_token_ranges(const KvCacheView& cache, DType dtype, int64_t num_tokens, const F& body) {
+  const int64_t elements = int64_t{2} * cache.num_kv_heads * cache.head_dim;
+  const int64_t bytes = elements * element_size(cache.dtype);
+  const bool converts = dtype != cache.dtype;
+  const bool stream = !converts && worth_streaming(num_tokens * bytes);
+  const int64_t per_task = converts ? kBytesPerConversionTask : kBytesPerCopyTask;
+  parallel_for(0, num_tokens, std::max<int64_t>(1, per_task / bytes),
                [&](int64_t begin, int64_t end) {
-                 for (int64_t token = begin; token < end; ++token) {
-                   if (params.slot_mapping[token] < 0) continue;
-                   store_token(params, params.key, params.cache.key, token);
-                   store_token(params, params.value, params.cache.value, token);
-                 }
+                 body(begin, end, stream);
+                 if (stream) finish_streaming();
                });
 }
 
-void gather_cache(const GatherParams& params, Stream) {
-  if (params.num_seqs == 0) return;
-  const int64_t block_size = params.cache.block_size;
-  parallel_for(
-      0, params.num_tokens, tokens_per_task(params.cache), [&](int64_t begin, int64_t end) {
-        int seq = sequence_of(params, begin);
-        for (int64_t token = begin; token < end; ++token) {
-          while (seq + 1 < params.num_seqs && params.cu_seq_lens[seq + 1] <= token) ++seq;
-          const int64_t position = token - params.cu_seq_lens[seq];
-          const int64_t block =
-              params.block_tables[seq * params.block_table_stride + position / block_size];
-          load_token(params, params.cache.key, params.key, block, position % block_size, token);
-          load_token(params, params.cache.value, params.value, block, position % block_size, token);
-        }
-      });
+}  // namespace
+
+// All keys of a range before its values: two streams through memory are faster than four.
+void reshape_and_cache(const ReshapeParams& p, Stream) {
+  for_token_ranges(p.cache, p.dtype, p.num_tokens, [&](int64_t begin, int64_t end, bool stream) {
+    for_each_run(p, begin, end,
+                 [&](const Run& run) { store_run(p, p.key, p.cache.key, run, stream); });
+    for_each_run(p, begin, end,
+                 [&](const Run& run) { store_run(p, p.value, p.cache.value, run, stream); });
+  });
+}
+
+void gather_cache(const GatherParams& p, Stream) {
+  if (p.num_seqs == 0) return;
+  for_token_ranges(p.cache, p.dtype, p.num_tokens, [&](int64_t begin, int64_t end, bool stream) {
+    for_each_run(p, begin, end,
+                 [&](const Run& run) { load_run(p, p.cache.key, p.key, run, stream); });
+    for_each_run(p, begin, end,
+                 [&](const Run& run) { load_run(p, p.cache.value, p.value, run, stream); });
+  });
 }
 
 }  // namespace pagedattn::PAGEDATTN_ISA
