@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .huge_pages import advise_huge_pages
-from .sizing import SCALE_BYTES, KVShape, is_quantized
+from .sizing import KVShape, is_quantized
 
 _ops = torch.ops.pagedattn
 
@@ -41,15 +41,12 @@ class KVCache:
 
     With an 8-bit dtype every token and head has an fp32 scale (see :meth:`scales`), which
     ``reshape_and_cache`` computes as it writes: nothing has to be calibrated, nothing saturates. A
-    block's scales lie behind its codes and go wherever the block goes::
-
-        | codes, block_size * num_kv_heads rows of head_dim | a scale for each row |
+    block's scales go wherever the block goes.
 
     A block id means the same block in every layer; tables and block ids come from
     :class:`pagedattn.BlockManager`. Memory is not initialised: what no one wrote is never read.
 
-    Raises ValueError for sizes below 1, an unknown layout or an unsupported dtype, and for a
-    head_dim that is no multiple of 8 with an 8-bit dtype.
+    Raises ValueError for sizes below 1, an unknown layout or an unsupported dtype.
     """
 
     def __init__(
@@ -81,8 +78,6 @@ class KVCache:
             )
         if layout not in ("HND", "NHD"):
             raise ValueError(f'layout must be "HND" or "NHD", got {layout!r}')
-        if is_quantized(dtype) and head_dim % 8:
-            raise ValueError(f"head_dim must be a multiple of 8 with dtype {dtype}, got {head_dim}")
         self.shape = KVShape(num_layers, num_kv_heads, head_dim, dtype)
         self.num_layers = num_layers
         self.num_blocks = num_blocks
@@ -94,38 +89,20 @@ class KVCache:
         self.layout: Layout = layout
 
         rows = (num_kv_heads, block_size) if layout == "HND" else (block_size, num_kv_heads)
-        num_rows = num_kv_heads * block_size
-        code_bytes = num_rows * head_dim * dtype.itemsize
-        scale_bytes = num_rows * SCALE_BYTES if is_quantized(dtype) else 0
 
-        def new_blocks() -> Tensor:
-            """The bytes of whole blocks, in the four dimensions that the ops take.
-
-            In memory of their own: torch.compile copies caches that share theirs with another
-            argument that an op writes to.
-            """
-            size = (num_blocks, 1, 1, code_bytes + scale_bytes)
-            blocks = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pin_memory)
+        def new_cache(dtype: torch.dtype, row_size: int) -> Tensor:
+            """In memory of its own: torch.compile copies caches that share theirs."""
+            shape = (num_blocks, *rows, row_size)
+            cache = torch.empty(shape, dtype=dtype, device=device, pin_memory=pin_memory)
             if not pin_memory:
-                advise_huge_pages(blocks)
-            return blocks
+                advise_huge_pages(cache)
+            return cache.transpose(1, 2) if layout == "HND" else cache
 
-        def codes(blocks: Tensor) -> Tensor:
-            codes = blocks[:, 0, 0, :code_bytes].view(dtype).unflatten(-1, (*rows, head_dim))
-            return codes.transpose(1, 2) if layout == "HND" else codes
-
-        def scales(blocks: Tensor) -> Tensor:
-            scales = blocks[:, 0, 0, code_bytes:].view(torch.float32).unflatten(-1, rows)
-            return scales.transpose(1, 2) if layout == "HND" else scales
-
-        self._key_blocks = [new_blocks() for _ in range(num_layers)]
-        self._value_blocks = [new_blocks() for _ in range(num_layers)]
-        self.key_caches: list[Tensor] = [codes(blocks) for blocks in self._key_blocks]
-        self.value_caches: list[Tensor] = [codes(blocks) for blocks in self._value_blocks]
-        self._scales: list[tuple[Tensor, Tensor]] | None = None
-        if scale_bytes:
-            halves = zip(self._key_blocks, self._value_blocks, strict=True)
-            self._scales = [(scales(keys), scales(values)) for keys, values in halves]
+        self.key_caches = [new_cache(dtype, head_dim) for _ in range(num_layers)]
+        self.value_caches = [new_cache(dtype, head_dim) for _ in range(num_layers)]
+        num_scaled = num_layers if is_quantized(dtype) else 0
+        self._key_scales = [new_cache(torch.float32, 1) for _ in range(num_scaled)]
+        self._value_scales = [new_cache(torch.float32, 1) for _ in range(num_scaled)]
 
     @property
     def bytes_per_token(self) -> int:
@@ -152,10 +129,12 @@ class KVCache:
         fp32 ``[num_blocks, block_size, num_kv_heads]``: value = code * scale. None unless the dtype
         is an 8-bit one.
         """
-        if self._scales is None:
+        if not is_quantized(self.dtype):
             return {"k_scale": None, "v_scale": None}
-        k_scale, v_scale = self._scales[index]
-        return {"k_scale": k_scale, "v_scale": v_scale}
+        return {
+            "k_scale": self._key_scales[index].squeeze(-1),
+            "v_scale": self._value_scales[index].squeeze(-1),
+        }
 
     def copy_blocks(self, pairs: Pairs) -> None:
         """Copies block ``src`` over block ``dst`` in every layer, for each (src, dst) in order.
@@ -165,7 +144,11 @@ class KVCache:
         """
         for independent in _independent_runs(pairs):
             mapping = torch.tensor(independent, dtype=torch.int64, device=self.device)
-            _ops.copy_blocks(self._key_blocks, self._value_blocks, mapping)
+            _ops.copy_blocks(
+                self.key_caches + self._key_scales,
+                self.value_caches + self._value_scales,
+                mapping,
+            )
 
     def swap_blocks(self, target: KVCache, pairs: Pairs) -> None:
         """Copies block ``src`` of this cache over block ``dst`` of ``target``, in every layer.
@@ -180,8 +163,7 @@ class KVCache:
             )
         if pairs:
             mapping = torch.tensor(list(pairs), dtype=torch.int64)
-            _ops.swap_blocks(self._key_blocks, target._key_blocks, mapping)
-            _ops.swap_blocks(self._value_blocks, target._value_blocks, mapping)
+            _ops.swap_blocks(self._tensors(), target._tensors(), mapping)
 
     def gather(
         self,
@@ -207,6 +189,9 @@ class KVCache:
             **self.scales(layer),
             dtype=dtype,
         )
+
+    def _tensors(self) -> list[Tensor]:
+        return self.key_caches + self.value_caches + self._key_scales + self._value_scales
 
     def _block_spec(self) -> tuple[object, ...]:
         return self.shape, self.block_size, self.layout
