@@ -154,6 +154,11 @@ def bench_shape(shape: SharedPrefix, options: Options) -> Group:
 def limit(batch: Batch) -> Contestant:
     if batch.query.device.type == "cuda":
         return cuda_timing.equal_copy(batch.kv_bytes)
-    # Values follow the keys of their layer.
-    keys = batch.cache.key_caches
-    return Contestant("raw read", raw_read.linear(keys, batch.kv_bytes))
+    caches = (batch.cache.key_caches, batch.cache.value_caches)
+    read_keys, read_values = (raw_read.linear(cache, batch.kv_bytes // 2) for cache in caches)
+
+    def read(layer: int) -> None:
+        read_keys(layer)
+        read_values(layer)
+
+    return Contestant("raw read", read)

@@ -35,7 +35,9 @@ def library() -> ctypes.CDLL:
 
 
 def linear(layers: Sequence[Tensor], num_bytes: int) -> Callable[[int], None]:
-    """Reads the first so many bytes of a layer, in a row."""
+    """Reads the first so many bytes of a layer, which has as many at least, in a row."""
+    if any(layer.nbytes < num_bytes for layer in layers):
+        raise ValueError(f"num_bytes is {num_bytes}, more than a layer has")
     read = library().read_linear
     addresses = [layer.data_ptr() for layer in layers]
     whole = num_bytes // GRAIN * GRAIN

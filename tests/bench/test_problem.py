@@ -95,3 +95,8 @@ def test_ragged_lengths_are_lognormal_up_to_the_longest():
     assert max(lengths) == 8192
     assert min(lengths) < 200
     assert 500 < sorted(lengths)[32] < 2000
+
+
+def test_a_raw_read_stays_within_its_layers():
+    with pytest.raises(ValueError, match="num_bytes is 2048, more than a layer has"):
+        raw_read.linear([torch.empty(1024, dtype=torch.uint8)], 2048)
