@@ -1,7 +1,8 @@
 """Offsets beyond 2^31 elements, in tensors whose memory is mostly never touched.
 
 Fresh pages cost nothing until they are written, so a tensor may span gigabytes and hold two blocks.
-Each test compares, bit for bit, with the same values in compact tensors.
+Each test compares with the same values in compact tensors: bit for bit, but for attention over far
+strides, which the tensor-core kernels leave to others.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ def test_attention_over_a_far_strided_cache(far_dim: str, backend: Backend):
         )
         for run in (run_v1, run_v2) if spec.query_lens is None else (run_varlen,):
             result, expected = run(far, backend), run(case, backend)
-            assert torch.equal(result.out, expected.out)
-            assert torch.equal(result.lse, expected.lse)
+            torch.testing.assert_close(result.out, expected.out, rtol=2e-2, atol=1e-2)
+            torch.testing.assert_close(result.lse, expected.lse, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_with_a_far_block_id(backend: Backend):
