@@ -49,7 +49,10 @@ __device__ __forceinline__ void varlen_cta(const AttentionParams& params,
                                            const VarlenMmaConfig& config) {
   constexpr int kLargeRows = large_rows(kHeadDim);
   VarlenWork work;
-  if (!find_work<kLargeRows>(params, config.group_size, config.max_large_tiles, work)) return;
+  // As a number: kept as a predicate, it would be merged from constants at every join.
+  const unsigned has_rows = ptx::keep(static_cast<unsigned>(
+      find_work<kLargeRows>(params, config.group_size, config.max_large_tiles, work)));
+  if (!has_rows) return;
   unsigned char* const shared = dynamic_shared<unsigned char>();
   const CtaState<kHeadDim> cta(shared);
   if constexpr (kLargeRows > kMediumRows) {
