@@ -123,13 +123,20 @@ def _swap_blocks_arguments(dtype: torch.dtype) -> dict[str, Any]:
 
 
 def to_backend(op: str, arguments: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    """Moves the tensors to `device`; the mapping of swap_blocks stays on the CPU."""
+    """Moves the tensors to `device`; the mapping of swap_blocks stays on the CPU.
+
+    What was one tensor stays one.
+    """
+    moved: dict[int, Tensor] = {}
+
+    def move_tensor(tensor: Tensor) -> Tensor:
+        return moved.setdefault(id(tensor), to_device(tensor, device))
 
     def move(name: str, value: Any) -> Any:
         if isinstance(value, list):
-            return [to_device(item, device) for item in value]
+            return [move_tensor(item) for item in value]
         if isinstance(value, Tensor) and (op, name) != ("swap_blocks", "block_mapping"):
-            return to_device(value, device)
+            return move_tensor(value)
         return value
 
     return {name: move(name, value) for name, value in arguments.items()}
