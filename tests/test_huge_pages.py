@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import sys
 from pathlib import Path
 
@@ -35,7 +36,9 @@ def is_advised(tensor: Tensor) -> bool:
 
 
 def test_a_large_tensor_is_advised():
-    tensor = torch.empty(8 << 20, dtype=torch.uint8)
+    # Memory that malloc hands out again may be advised already.
+    memory = mmap.mmap(-1, 8 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    tensor = torch.frombuffer(memory, dtype=torch.uint8)
     assert not is_advised(tensor)
     advise_huge_pages(tensor)
     assert is_advised(tensor)
