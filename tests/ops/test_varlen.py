@@ -331,24 +331,34 @@ def test_tensor_core_rows_have_the_same_bits_in_every_chunking(
             assert torch.equal(result.lse, whole.lse[rows])
 
 
+def assert_a_bad_value_reaches_only_rows_that_see_it(
+    spec: Spec, bad: float, backend: Backend
+) -> None:
+    """`bad` in one element of the second kv head's value at position 77, of one sequence."""
+    position, dim = 77, 5
+    case = build(spec)
+    assert spec.query_lens is not None
+    first_row = spec.query_lens[0] - (spec.seq_lens[0] - position)
+    clean = run_varlen(case, backend)
+    block = case.block_tables[0, position // case.value_cache.shape[1]]
+    case.value_cache[block, position % case.value_cache.shape[1], 1, dim] = bad
+    result = run_varlen(case, backend)
+    touched = torch.zeros_like(clean.out, dtype=torch.bool)
+    touched[first_row:, 2:, dim] = True
+    expected = torch.full_like(result.out[touched], bad)
+    torch.testing.assert_close(result.out[touched], expected, equal_nan=True)
+    assert torch.equal(result.out[~touched], clean.out[~touched])
+    assert torch.equal(result.lse, clean.lse)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("dtype", [torch.float32, *HALVES])
 @pytest.mark.parametrize("query_len", [4, 20, 70])
 def test_a_value_that_is_not_finite_reaches_only_rows_that_see_it(
     query_len: int, dtype: torch.dtype, bad: float, backend: Backend
 ):
-    length, position, dim = 80, 77, 5
-    case = build(Spec(query_lens=(query_len,), seq_lens=(length,), heads=(4, 2), dtype=dtype))
-    clean = run_varlen(case, backend)
-    block = case.block_tables[0, position // case.value_cache.shape[1]]
-    case.value_cache[block, position % case.value_cache.shape[1], 1, dim] = bad
-    result = run_varlen(case, backend)
-    touched = torch.zeros_like(clean.out, dtype=torch.bool)
-    touched[query_len - (length - position) :, 2:, dim] = True
-    expected = torch.full_like(result.out[touched], bad)
-    torch.testing.assert_close(result.out[touched], expected, equal_nan=True)
-    assert torch.equal(result.out[~touched], clean.out[~touched])
-    assert torch.equal(result.lse, clean.lse)
+    spec = Spec(query_lens=(query_len,), seq_lens=(80,), heads=(4, 2), dtype=dtype)
+    assert_a_bad_value_reaches_only_rows_that_see_it(spec, bad, backend)
 
 
 @pytest.mark.parametrize("query_len", [4, 20, 70])
@@ -360,26 +370,14 @@ def test_a_value_that_is_not_finite_reaches_only_rows_that_see_it(
 def test_a_code_that_is_not_finite_reaches_only_rows_that_see_it(
     cache_dtype: torch.dtype, bad: float, query_len: int, backend: Backend
 ):
-    length, position, dim = 80, 77, 5
-    case = build(
-        Spec(
-            query_lens=(query_len,),
-            seq_lens=(length,),
-            dtype=torch.float16,
-            cache_dtype=cache_dtype,
-            scale_kind="head",
-        )
+    spec = Spec(
+        query_lens=(query_len,),
+        seq_lens=(80,),
+        dtype=torch.float16,
+        cache_dtype=cache_dtype,
+        scale_kind="head",
     )
-    clean = run_varlen(case, backend)
-    block = case.block_tables[0, position // case.value_cache.shape[1]]
-    case.value_cache[block, position % case.value_cache.shape[1], 1, dim] = bad
-    result = run_varlen(case, backend)
-    touched = torch.zeros_like(clean.out, dtype=torch.bool)
-    touched[query_len - (length - position) :, 2:, dim] = True
-    expected = torch.full_like(result.out[touched], bad)
-    torch.testing.assert_close(result.out[touched], expected, equal_nan=True)
-    assert torch.equal(result.out[~touched], clean.out[~touched])
-    assert torch.equal(result.lse, clean.lse)
+    assert_a_bad_value_reaches_only_rows_that_see_it(spec, bad, backend)
 
 
 def test_a_key_that_is_not_finite_reaches_only_rows_that_see_it(backend: Backend):

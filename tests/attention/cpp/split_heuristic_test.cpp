@@ -2,20 +2,12 @@
 #include "attention/cuda/split_heuristic.h"
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
+
+#include "../../expect.h"
 
 namespace pagedattn {
 namespace {
-
-#define EXPECT(condition)                                                           \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      std::fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                 \
-    }                                                                               \
-  } while (false)
 
 // bf16, head_dim 128, 8 query heads per kv head.
 SplitProblem h200(int64_t num_seqs, int64_t num_kv_heads, int64_t max_seq_len) {
@@ -126,5 +118,5 @@ int main() {
   more_work_never_takes_less_time();
   kv_heads_count_like_sequences();
   choice_is_near_the_best_of_all_partition_counts();
-  return 0;
+  return test::num_failures > 0;
 }

@@ -2,21 +2,13 @@
 #include "attention/cuda/varlen_split.h"
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <limits>
 
+#include "../../expect.h"
+
 namespace pagedattn {
 namespace {
-
-#define EXPECT(condition)                                                           \
-  do {                                                                              \
-    if (!(condition)) {                                                             \
-      std::fprintf(stderr, "%s:%d: expected %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                                 \
-    }                                                                               \
-  } while (false)
 
 constexpr int32_t kLengths[] = {4097,   6144,    8191,      8192,
                                 8193,   16384,   40000,     65536,
@@ -96,5 +88,5 @@ int main() {
   places_in_the_workspace_do_not_overlap();
   workspaces_are_bounded_by_sequences_and_by_tokens();
   full_grids_have_no_ctas_for_partitions();
-  return 0;
+  return test::num_failures > 0;
 }

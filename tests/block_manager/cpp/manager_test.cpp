@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "../../expect.h"
 #include "block_manager.h"
-#include "expect.h"
 
 namespace pagedattn::test {
 namespace {
@@ -183,5 +183,5 @@ int main() {
   allocate_share_and_free();
   append_without_slots();
   random_traffic();
-  return num_failures;
+  return num_failures > 0;
 }

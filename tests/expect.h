@@ -1,4 +1,4 @@
-// EXPECT(condition): prints and counts a failure. main returns the count.
+// EXPECT(condition): prints and counts a failure. main returns whether there was one.
 #pragma once
 
 #include <cstdio>
