@@ -1,14 +1,9 @@
 // copy_blocks and swap_blocks between host tensors: plain copies of bytes.
-#include <algorithm>
-
-#include "../../common/cpu/parallel.h"
 #include "copy_row.h"
 #include "kernels.h"
 
 namespace pagedattn {
 namespace {
-
-constexpr int64_t kBytesPerTask = 128 << 10;
 
 int64_t block_bytes(const BlockLayout& layout) {
   return layout.outer_count * layout.inner_count * layout.run_bytes;
@@ -28,12 +23,11 @@ void copy_block(const char* src, const BlockLayout& from, char* dst, const Block
 // copy(cache, pair, stream) for every pair of blocks in every cache.
 template <typename F>
 void for_each_copy(int64_t num_caches, int64_t num_pairs, int64_t block_bytes, const F& copy) {
-  const bool stream = worth_streaming(num_caches * num_pairs * block_bytes);
-  const int64_t grain = std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, block_bytes));
-  parallel_for(0, num_caches * num_pairs, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) copy(i / num_pairs, i % num_pairs, stream);
-    if (stream) finish_streaming();
-  });
+  parallel_copies(num_caches * num_pairs, block_bytes,
+                  [&](int64_t begin, int64_t end, bool stream) {
+                    for (int64_t i = begin; i < end; ++i)
+                      copy(i / num_pairs, i % num_pairs, stream);
+                  });
 }
 
 }  // namespace

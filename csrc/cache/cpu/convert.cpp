@@ -13,7 +13,6 @@ namespace {
 
 constexpr int kMaxHeadDim = 256;
 // What is worth another thread, in bytes of the cache: its waking takes as long.
-constexpr int64_t kBytesPerCopyTask = 128 << 10;
 constexpr int64_t kBytesPerConversionTask = 16 << 10;
 
 // A run of tokens whose slots in the cache, or rows outside, follow each other. Strides in bytes.
@@ -224,14 +223,9 @@ template <typename F>
 void for_token_ranges(const KvCacheView& cache, DType dtype, int64_t num_tokens, const F& body) {
   const int64_t elements = int64_t{2} * cache.num_kv_heads * cache.head_dim;
   const int64_t bytes = elements * element_size(cache.dtype);
-  const bool converts = dtype != cache.dtype;
-  const bool stream = !converts && worth_streaming(num_tokens * bytes);
-  const int64_t per_task = converts ? kBytesPerConversionTask : kBytesPerCopyTask;
-  parallel_for(0, num_tokens, std::max<int64_t>(1, per_task / bytes),
-               [&](int64_t begin, int64_t end) {
-                 body(begin, end, stream);
-                 if (stream) finish_streaming();
-               });
+  if (dtype == cache.dtype) return parallel_copies(num_tokens, bytes, body);
+  parallel_for(0, num_tokens, std::max<int64_t>(1, kBytesPerConversionTask / bytes),
+               [&](int64_t begin, int64_t end) { body(begin, end, false); });
 }
 
 }  // namespace

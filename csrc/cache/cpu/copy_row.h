@@ -2,12 +2,15 @@
 // streams does not first read the line that it replaces.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
+
+#include "../../common/cpu/parallel.h"
 
 namespace pagedattn {
 
@@ -46,6 +49,19 @@ static inline void copy_row(char* dst, const char* src, int64_t bytes, bool stre
     return;
   }
   for (int64_t i = 0; i < bytes; i += kLine) stream_line(dst + i, src + i);
+}
+
+// body(begin, end, stream) on ranges of `count` copies, of `bytes_each`, that are worth a thread:
+// its waking takes as long as copying kBytesPerTask.
+template <typename F>
+static void parallel_copies(int64_t count, int64_t bytes_each, const F& body) {
+  constexpr int64_t kBytesPerTask = 128 << 10;
+  const bool stream = worth_streaming(count * bytes_each);
+  const int64_t grain = std::max<int64_t>(1, kBytesPerTask / std::max<int64_t>(1, bytes_each));
+  parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+    body(begin, end, stream);
+    if (stream) finish_streaming();
+  });
 }
 
 }  // namespace pagedattn
