@@ -13,14 +13,14 @@ from torch import Tensor
 
 
 def advise_huge_pages(memory: Tensor) -> None:
-    """Asks Linux to back a CPU tensor that no one has written yet with huge pages.
+    """Asks Linux to back a contiguous CPU tensor that no one has written yet with huge pages.
 
     A hint (``madvise``, MADV_HUGEPAGE): where it cannot be followed, nothing happens.
     """
     if memory.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return
     begin = -(-memory.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    end = memory.data_ptr() + memory.untyped_storage().nbytes()
+    end = memory.data_ptr() + memory.nbytes
     if begin < end:
         madvise = ctypes.CDLL(None).madvise
         madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_HUGEPAGE)
