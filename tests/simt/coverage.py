@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "build" / "simt-coverage"  # as build.py calls it
+FOLDER = ROOT / "build" / "cpp-coverage"  # as build.py calls it
 
 
 def line_counts() -> Iterator[tuple[Path, int, int]]:

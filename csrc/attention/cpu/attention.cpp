@@ -4,7 +4,10 @@
 #include "../../common/cpu/kernel_table.h"
 #include "../../common/cpu/parallel.h"
 #include "../../common/cpu/rows.h"
+#include "bf16_products.h"
 #include "decode_unit.h"
+#include "fma_products.h"
+#include "int8_products.h"
 #include "kernels.h"
 #include "prefill/prefill.h"
 #include "work.h"
@@ -21,6 +24,21 @@ Prefill choose_prefill() {
   return prefill;
 }
 
+// With the fastest arithmetic that this CPU has for rows of T and is exact enough for the query.
+template <typename T>
+void run(const AttentionParams& params, const Unit& unit) {
+#if defined(__AVX512BF16__)
+  if constexpr (std::is_same_v<T, int8_t>) {
+    if (params.dtype != DType::kFloat32) return DecodeUnit<T, Int8Products>(params, unit).run();
+  } else if constexpr (sizeof(T) == 1 || std::is_same_v<T, BFloat16>) {
+    if (params.dtype == DType::kBFloat16 && tuning().dots_bf16) {
+      return DecodeUnit<T, Bf16Products<T>>(params, unit).run();
+    }
+  }
+#endif
+  DecodeUnit<T, FmaProducts<T>>(params, unit).run();
+}
+
 }  // namespace
 
 void attention(const AttentionParams& params, Stream) {
@@ -34,7 +52,7 @@ void attention(const AttentionParams& params, Stream) {
     with_storage_type(params.cache.dtype, [&](auto type) {
       for (int64_t i; queue.take(i);) {
         Unit unit;
-        if (plan.get(i, unit)) DecodeUnit<decltype(type)>(params, unit).run();
+        if (plan.get(i, unit)) run<decltype(type)>(params, unit);
       }
     });
   });

@@ -1,32 +1,30 @@
 // A unit of work with few query rows, as decode has them: walks over its keys tile by tile
-// (tile.h); in a tile, all rows go through scores (products.h), softmax (softmax.h) and weighted
-// values.
+// (tile.h); in a tile, all rows go through scores, softmax (softmax.h) and weighted values.
+//
+// Products is the arithmetic (fma_products.h, bf16_products.h, int8_products.h), for rows i of the
+// query, of `weights` (scores, then weights, of a tile) and of `out`:
+//
+//   row_stride(head_dim)           floats of a row of out, which it may keep in an order of its own
+//   set_query(i, row)              a row of row_stride floats, zeros from head_dim on
+//   score(keys, tokens, column, first, count)
+//                                  weights[i][column + t] = query[i] . keys[t], first <= i
+//   take_weights(i, count)         weights[i][0 ... count) are there
+//   add_values(values, tokens, column, first, count)
+//                                  out[i] += sum over t of weights[i][column + t] * values[t]
+//   finish(i)                      out[i] to its natural order
 #pragma once
 
-#include <type_traits>
 #include <utility>
 
 #include "../../common/cpu/rows.h"
-#include "dot_bf16.h"
-#include "narrow.h"
-#include "products.h"
+#include "register_blocks.h"
 #include "softmax.h"
 #include "tile.h"
 #include "work.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-// From this many query rows on, rows are widened to float once for all of them.
-constexpr int kRowsWorthWidening = 4 * kRowBlock;
-
-// What the products take rows of T for: 8-bit ones are narrowed to bf16 on the way.
-template <typename T>
-using Element = std::conditional_t<sizeof(T) == 1, BFloat16, T>;
-
-template <typename T>
-constexpr bool kDotsBf16 = kHasBf16Dots && std::is_same_v<Element<T>, BFloat16>;
-
-template <typename T>
+template <typename T, typename Products>
 class DecodeUnit {
  public:
   DecodeUnit(const AttentionParams& params, const Unit& unit)
@@ -35,11 +33,9 @@ class DecodeUnit {
         rows_per_kv_head_(unit.num_tokens * unit.num_heads),
         num_rows_(rows_per_kv_head_ * unit.num_kv_heads),
         head_dim_(params.cache.head_dim),
-        stride_(round_up(head_dim_, kPair)),
-        widens_(!std::is_same_v<T, float> && rows_per_kv_head_ >= kRowsWorthWidening),
-        dots_bf16_(kDotsBf16<T> && params.dtype == DType::kBFloat16 && tuning().dots_bf16),
-        query_{query_data_, stride_},
-        out_{out_data_, stride_} {
+        stride_(Products::row_stride(head_dim_)),
+        out_{out_data_, stride_},
+        products_(head_dim_, rows_per_kv_head_, weights_, out_) {
     const ScaleView& key_scale = params.cache.key.scale;
     for (int k = 0; k < unit.num_kv_heads; ++k) {
       rules_[k] = {params.scale * common_scale(key_scale, unit.kv_head + k), params.masks.softcap,
@@ -56,16 +52,12 @@ class DecodeUnit {
 
  private:
   void load_queries() {
-    for (int i = 0; i < num_rows_ * stride_; i += kWidth) {
-      store(query_data_ + i, Vec(0.0f));
-      store(out_data_ + i, Vec(0.0f));
-    }
+    for (int i = 0; i < num_rows_ * stride_; i += kWidth) store(out_data_ + i, Vec(0.0f));
+    alignas(64) float row[kMaxHeadDim] = {};
     with_compute_type(params_.dtype, [&](auto type) {
       for (int i = 0; i < num_rows_; ++i) {
-        read_row(row_of<decltype(type)>(params_.query, token(i), head(i)), head_dim_,
-                 query_.row(i));
-        if (dots_bf16_) write_row(query_.row(i), 1.0f, stride_, bf16_query_ + i * stride_);
-        to_pair_order<Element<T>>(query_.row(i), stride_);
+        read_row(row_of<decltype(type)>(params_.query, token(i), head(i)), head_dim_, row);
+        products_.set_query(i, row);
       }
     });
     const float* const slopes = params_.masks.alibi_slopes;
@@ -140,47 +132,14 @@ class DecodeUnit {
   void attend_rows(int first, int count, const Tile<T>& tile, const Tile<T>* next) {
     const ReadingOrder<T> order(params_.cache, unit_.num_kv_heads, tile, next);
     for_chunks(tile, [&](int chunk, int tokens, int k) {
-      score(order.keys(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
+      products_.score(order.keys(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
     });
     for (int k = 0; k < unit_.num_kv_heads; ++k) {
       weigh_tile(k, first_row_of(k) + first, count, tile);
     }
     for_chunks(tile, [&](int chunk, int tokens, int k) {
-      add_values(order.values(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first, count);
-    });
-  }
-
-  // Scores of rows [first, first + count) and a chunk of keys, which begins at `column` of the
-  // tile.
-  void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
-    if constexpr (kDotsBf16<T>) {
-      if (dots_bf16_) {
-        return read_elements(keys, tokens, [&](const auto& bf16_keys, int size) {
-          for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-            query_key_product_bf16<rows()>({bf16_query_ + i * stride_, stride_},
-                                           i == first ? bf16_keys : bf16_keys.without_prefetch(),
-                                           tokens, size, {weights_.row(i) + column, kTile});
-          });
-        });
-      }
-    }
-    read_rows(keys, tokens, [&](const auto& rows_read, auto element, int size) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        query_key_product<rows(), decltype(element)>(
-            {query_.row(i), stride_}, i == first ? rows_read : rows_read.without_prefetch(), tokens,
-            size, {weights_.row(i) + column, kTile});
-      });
-    });
-  }
-
-  void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
-    read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        weight_value_product<rows(), decltype(element)>(
-            {weights_.row(i) + column, kTile},
-            i == first ? rows_read : rows_read.without_prefetch(), tokens, size,
-            {out_.row(i), stride_});
-      });
+      products_.add_values(order.values(chunk, k), tokens, chunk * kChunk, first_row_of(k) + first,
+                           count);
     });
   }
 
@@ -192,42 +151,6 @@ class DecodeUnit {
     for (int chunk = 0; chunk < tile.num_chunks(); ++chunk) {
       const int rest = tile.count - chunk * kChunk;
       for (int k = 0; k < unit_.num_kv_heads; ++k) f(chunk, rest < kChunk ? rest : kChunk, k);
-    }
-  }
-
-  // f(rows, an element, elements of a row) for rows of the cache as p.v and FMA's q.k read them.
-  template <typename F>
-  void read_rows(const StreamedRows<T>& rows, int count, const F& f) {
-    if (widens_) {
-      read_elements(rows, count, [&](const auto& read, int size) { widen(read, count, size); });
-      f(ConvertedRows<T, float>{wide_data_, stride_, rows}, float(), stride_);
-    } else {
-      read_elements(rows, count, [&](const auto& read, int size) { f(read, Element<T>(), size); });
-    }
-  }
-
-  // f(rows, elements of a row).
-  template <typename F>
-  void read_elements(const StreamedRows<T>& rows, int count, const F& f) {
-    if constexpr (sizeof(T) == 1) {
-      narrow_rows(rows, round_up(count, kTokenPad), head_dim_, narrow_data_, stride_);
-      f(ConvertedRows<T, BFloat16>{narrow_data_, stride_, rows}, stride_);
-    } else {
-      f(rows, head_dim_);
-    }
-  }
-
-  template <typename Source>
-  void widen(const Source& rows, int count, int size) {
-    for (int t = 0; t < round_up(count, kTokenPad); ++t) {
-      float* const out = wide_data_ + t * stride_;
-      for_each_pair<Element<T>>(size,
-                                [&](int d, const auto& load_row) __attribute__((always_inline)) {
-                                  Vec pair[2];
-                                  load_row(rows.row(t), pair);
-                                  store(out + d, pair[0]);
-                                  store(out + d + kWidth, pair[1]);
-                                });
     }
   }
 
@@ -253,28 +176,12 @@ class DecodeUnit {
         for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= scales[t];
       }
     }
+    for (int i = first; i < first + count; ++i) products_.take_weights(i, tile.count);
   }
 
   static void read_scales(const ScaleView& scale, const float* const* places, int kv_head_in_unit,
                           int count, float* out) {
     for (int t = 0; t < count; ++t) out[t] = places[t][kv_head_in_unit * scale.head_stride];
-  }
-
-  // f(number of rows as a constant, first row) for blocks of rows.
-  template <typename F>
-  static void for_row_blocks(int first, int count, const F& f) {
-    int i = first;
-    for (; i + kRowBlock <= first + count; i += kRowBlock) {
-      f(std::integral_constant<int, kRowBlock>{}, i);
-    }
-    switch (first + count - i) {
-      case 3:
-        return f(std::integral_constant<int, 3>{}, i);
-      case 2:
-        return f(std::integral_constant<int, 2>{}, i);
-      case 1:
-        return f(std::integral_constant<int, 1>{}, i);
-    }
   }
 
   void scale_row(float* row, float factor) const {
@@ -284,7 +191,7 @@ class DecodeUnit {
   void write_results() {
     const bool partial = params_.partial.partition_size > 0;
     for (int i = 0; i < num_rows_; ++i) {
-      to_natural_order<Element<T>>(out_.row(i), stride_);
+      products_.finish(i);
       const float* const sinks = partial ? nullptr : params_.masks.sinks;
       const RowResult result =
           finish_softmax(rows_[i].max, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
@@ -329,20 +236,14 @@ class DecodeUnit {
   const int num_rows_;
   const int head_dim_;
   const int stride_;
-  const bool widens_;
-  const bool dots_bf16_;
   LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
-  const FloatRows query_;
-  const FloatRows out_;
   RowState rows_[kMaxRows];
-  const FloatRows weights_{weights_data_, kTile};  // scores, then weights, of a tile
+  const FloatRows weights_{weights_data_, kTile};
+  const FloatRows out_;
+  Products products_;
   alignas(64) float weights_data_[kMaxRows * kTile];
-  alignas(64) float query_data_[kMaxRows * kMaxHeadDim];
   alignas(64) float out_data_[kMaxRows * kMaxHeadDim];
-  alignas(64) BFloat16 bf16_query_[kDotsBf16<T> ? kMaxRows * kMaxHeadDim : 1];
-  alignas(64) float wide_data_[kChunk * kMaxHeadDim];
-  alignas(64) BFloat16 narrow_data_[sizeof(T) == 1 ? kChunk * kMaxHeadDim : 1];
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -3,7 +3,6 @@
 #pragma once
 
 #include "prefetch.h"
-#include "products.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
@@ -55,16 +54,23 @@ class Narrower {
     if (count > kPair) _mm512_storeu_si512(out + kPair, high_half);
   }
 
+  // The bytes of 64 bf16: out[0] has those whose place in their 16 is below 8, out[1] the others.
+  PAGEDATTN_ALWAYS_INLINE void narrow(__m512i codes, __m512i* out) const {
+    const __m512i low = _mm512_permutex2var_epi8(low_[0], magnitude(codes), low_[1]);
+    const __m512i high = signed_high(codes);
+    out[0] = _mm512_unpacklo_epi8(low, high);
+    out[1] = _mm512_unpackhi_epi8(low, high);
+  }
+
  private:
   // Stores the first kPair elements and returns the others.
   PAGEDATTN_ALWAYS_INLINE __m512i narrow(__m512i natural_codes, BFloat16* out) const {
     // So that interleaving within 128-bit lanes leaves elements in order.
     const __m512i quarters = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
-    const __m512i codes = _mm512_permutexvar_epi64(quarters, natural_codes);
-    const __m512i low = _mm512_permutex2var_epi8(low_[0], magnitude(codes), low_[1]);
-    const __m512i high = signed_high(codes);
-    _mm512_storeu_si512(out, _mm512_unpacklo_epi8(low, high));
-    return _mm512_unpackhi_epi8(low, high);
+    __m512i halves[2];
+    narrow(_mm512_permutexvar_epi64(quarters, natural_codes), halves);
+    _mm512_storeu_si512(out, halves[0]);
+    return halves[1];
   }
 
   static __m512i magnitude(__m512i codes) {

@@ -35,6 +35,10 @@ class StreamedRows {
     if (far_.tokens) ask_for(far_.row(t) + d, count);
   }
 
+  PAGEDATTN_ALWAYS_INLINE void reading_row(int t, int count) const {
+    for (int d = 0; d < count; d += kLine) reading(t, d, kLine);
+  }
+
  private:
   static constexpr int kLine = 64 / sizeof(T);  // elements of a cache line
 

@@ -60,11 +60,13 @@ inline float raise_max(const float* logits, int count, RowState& row) {
 inline void weigh(float* logits, int count, RowState& row) {
   // While all logits are -inf their weights are 0, not exp(-inf + inf) = NaN.
   const Vec shift(row.max == -kInfinity ? 0.0f : row.max);
+  Vec sum = row.sum;
   for (int t = 0; t < count; t += kWidth) {
     const Vec weight = exp_nonpositive(load(logits + t) - shift);
     store(logits + t, weight);
-    row.sum = row.sum + weight;
+    sum = sum + weight;
   }
+  row.sum = sum;
 }
 
 // The end of a row: lse (natural logarithm, of the sink too) and the factor that normalises the

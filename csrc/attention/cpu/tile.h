@@ -4,13 +4,9 @@
 
 #include "../params.h"
 #include "prefetch.h"
-#include "products.h"
+#include "register_blocks.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
-
-constexpr int kTile = 64;   // divides every partition size of V2
-constexpr int kChunk = 16;  // tokens whose rows are read kv head after kv head
-static_assert(kTile % kChunk == 0 && kChunk % kTokenPad == 0 && kChunk % kWidth == 0);
 
 template <typename T>
 struct Tile {

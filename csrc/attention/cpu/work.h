@@ -4,12 +4,9 @@
 #include "../params.h"
 #include "../visibility.h"
 #include "prefill/plan.h"
+#include "register_blocks.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
-
-// Query rows (tokens x heads) of a unit: K and V are walked over once for all of them.
-constexpr int kMaxRows = 64;
-constexpr int kMaxHeadDim = 256;
 
 // A unit: some query tokens of one sequence, some kv heads (or some query heads of one of them),
 // some of the KV range.

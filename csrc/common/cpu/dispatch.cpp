@@ -33,7 +33,7 @@ bool has_avx512() {
 
 bool has_avx512_bf16() {
   return has_avx512() && __builtin_cpu_supports("avx512bf16") &&
-         __builtin_cpu_supports("avx512vbmi");
+         __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni");
 }
 
 // Linux saves AMX's registers only for a process that has asked, for all of its threads.

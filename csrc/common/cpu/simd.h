@@ -155,10 +155,12 @@ PAGEDATTN_ALWAYS_INLINE Vec load_tail(const T* p, int count) {
   return load(padded);
 }
 
-// ---- 2 * kWidth elements as two vectors ----
+// ---- kPair elements as two vectors ----
 //
 // Their order is T's pair order. It is the natural one, but for bf16 where a line's even elements
 // go to pair[0] and its odd ones to pair[1]: that takes a shift and a mask, no shuffle.
+
+constexpr int kPair = 2 * kWidth;
 
 #if defined(CPU_CAPABILITY_AVX512)
 #define PAGEDATTN_SPLITS_BF16 1
@@ -184,10 +186,10 @@ PAGEDATTN_ALWAYS_INLINE void load_pair(const T* p, Vec* pair) {
   pair[1] = load(p + kWidth);
 }
 
-// The last `count` < 2 * kWidth elements of a row; the rest is 0 and its memory is not read.
+// The last `count` < kPair elements of a row; the rest is 0 and its memory is not read.
 template <typename T>
 PAGEDATTN_ALWAYS_INLINE void load_pair_tail(const T* p, int count, Vec* pair) {
-  T padded[2 * kWidth] = {};
+  T padded[kPair] = {};
   std::memcpy(padded, p, count * sizeof(T));
   load_pair(padded, pair);
 }
@@ -196,14 +198,14 @@ template <typename T>
 constexpr bool kSplitsPairs = PAGEDATTN_SPLITS_BF16 && std::is_same_v<T, BFloat16>;
 #undef PAGEDATTN_SPLITS_BF16
 
-// A row of `size` floats, a multiple of 2 * kWidth, from natural to T's pair order and back.
+// A row of `size` floats, a multiple of kPair, from natural to T's pair order and back.
 template <typename T>
 inline void to_pair_order(float* row, int size) {
   if constexpr (kSplitsPairs<T>) {
-    for (float* pair = row; pair < row + size; pair += 2 * kWidth) {
-      float natural[2 * kWidth];
+    for (float* pair = row; pair < row + size; pair += kPair) {
+      float natural[kPair];
       std::memcpy(natural, pair, sizeof(natural));
-      for (int i = 0; i < 2 * kWidth; ++i) pair[i / 2 + i % 2 * kWidth] = natural[i];
+      for (int i = 0; i < kPair; ++i) pair[i / 2 + i % 2 * kWidth] = natural[i];
     }
   }
 }
@@ -211,10 +213,10 @@ inline void to_pair_order(float* row, int size) {
 template <typename T>
 inline void to_natural_order(float* row, int size) {
   if constexpr (kSplitsPairs<T>) {
-    for (float* pair = row; pair < row + size; pair += 2 * kWidth) {
-      float split[2 * kWidth];
+    for (float* pair = row; pair < row + size; pair += kPair) {
+      float split[kPair];
       std::memcpy(split, pair, sizeof(split));
-      for (int i = 0; i < 2 * kWidth; ++i) pair[i] = split[i / 2 + i % 2 * kWidth];
+      for (int i = 0; i < kPair; ++i) pair[i] = split[i / 2 + i % 2 * kWidth];
     }
   }
 }
@@ -244,10 +246,10 @@ PAGEDATTN_ALWAYS_INLINE void store_upper_halves(BFloat16* p, const Vec* pair) {
   const __m256i quarters = _mm256_packus_epi32(first, second);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(quarters, 0xd8));
 #else
-  float values[2 * kWidth];
+  float values[kPair];
   pair[0].store(values);
   pair[1].store(values + kWidth);
-  for (int i = 0; i < 2 * kWidth; ++i) {
+  for (int i = 0; i < kPair; ++i) {
     p[i] = BFloat16(static_cast<uint16_t>(float_to_bits(values[i]) >> 16), BFloat16::from_bits());
   }
 #endif
@@ -261,18 +263,19 @@ PAGEDATTN_ALWAYS_INLINE void store_upper_halves(BFloat16* p, const Vec* pair) {
 //   a = a0 a1, b = b0 b1:   blend -> a0 b1,  shuffle -> a1 b0,  added -> a b
 #if defined(CPU_CAPABILITY_AVX512)
 
-PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
-  const auto halves = [](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return _mm512_mask_blend_ps(0xff00, a, b) + _mm512_shuffle_f32x4(a, b, 0x4e);
+template <typename Add>
+PAGEDATTN_ALWAYS_INLINE __m512 fold_each(const __m512* v, const Add& add) {
+  const auto halves = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return add(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
   };
-  const auto quarters = [](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
+  const auto quarters = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
   };
-  const auto eighths = [](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return _mm512_mask_blend_ps(0xcccc, a, b) + _mm512_shuffle_ps(a, b, 0x4e);
+  const auto eighths = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return add(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_shuffle_ps(a, b, 0x4e));
   };
-  const auto sixteenths = [](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd);
+  const auto sixteenths = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
   };
   __m512 x[4];  // x[j]: in 128-bit lane i, what is left of v[4 i + j]
 #pragma GCC unroll 4
@@ -280,6 +283,22 @@ PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
     x[j] = quarters(halves(v[j], v[j + 4]), halves(v[j + 8], v[j + 12]));
   }
   return sixteenths(eighths(x[0], x[1]), eighths(x[2], x[3]));
+}
+
+PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
+  __m512 vectors[kWidth];
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) vectors[i] = v[i];
+  return fold_each(vectors, [](__m512 a, __m512 b) { return a + b; });
+}
+
+PAGEDATTN_ALWAYS_INLINE __m512i sum_each(const __m512i* v) {  // of int32
+  __m512 vectors[kWidth];
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) vectors[i] = _mm512_castsi512_ps(v[i]);
+  return _mm512_castps_si512(fold_each(vectors, [](__m512 a, __m512 b) {
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+  }));
 }
 
 #elif defined(CPU_CAPABILITY_AVX2)

@@ -1,29 +1,14 @@
-// The two products of attention between a few query rows and the tokens of a tile: register-blocked
-// so that a vector of K or V, once loaded and widened, serves all the rows. Rows of float are in
-// the pair order of T (simd.h).
-//
-// A row's arithmetic does not depend on which rows share its registers: each (row, token) score has
-// an accumulator of its own, and each output element adds its tokens in order.
+// q.k and p.v by FMA in fp32, which every instruction set has, for every storage type: rows of the
+// cache are widened on the way. Rows of float are in the pair order of T (simd.h).
 #pragma once
 
-#include <cstring>
+#include <type_traits>
 
-#include "../../common/cpu/simd.h"
+#include "narrow.h"
+#include "prefetch.h"
+#include "register_blocks.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
-
-constexpr int kRowBlock = 4;       // query rows that share the registers
-constexpr int kTokenPad = kWidth;  // token lists are padded to a multiple of this with valid rows
-constexpr int kPair = 2 * kWidth;  // elements that load_pair widens
-
-// A few rows of a [rows][stride] array.
-template <typename T>
-struct RowArray {
-  T* data;
-  int stride;
-  T* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
-};
-using FloatRows = RowArray<float>;
 
 // f(d, load) for each pair of vectors of a row; load(p, pair) reads the row that begins at p.
 template <typename T, typename F>
@@ -37,23 +22,8 @@ PAGEDATTN_ALWAYS_INLINE void for_each_pair(int head_dim, const F& f) {
   }
 }
 
-// scores[r][t] = q[r] . k[t] for Rows rows and the first kWidth / (Rows up to a power of 2) tokens.
-template <int Rows>
-constexpr int kTokensPerBlock = kWidth / (Rows == 3 ? 4 : Rows);
-
-// scores[r][t] = the lanes of sums[r * number of tokens + t] together.
-template <int Rows>
-PAGEDATTN_ALWAYS_INLINE void store_scores(const Vec* sums, FloatRows scores) {
-  constexpr int kTokens = kTokensPerBlock<Rows>;
-  float totals[kWidth];
-  store(totals, sum_each(sums));
-#pragma GCC unroll 4
-  for (int r = 0; r < Rows; ++r) {
-    std::memcpy(scores.row(r), totals + r * kTokens, kTokens * sizeof(float));
-  }
-}
-
-// Keys and Values are StreamedRows or ConvertedRows (prefetch.h); their elements are of type T.
+// scores[r][t] = q[r] . k[t] for a block of scores. Keys and Values are StreamedRows or
+// ConvertedRows (prefetch.h); their elements are of type T.
 template <int Rows, typename T, typename Keys>
 PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_dim,
                                        FloatRows scores) {
@@ -75,7 +45,7 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_d
       }
     }
   });
-  store_scores<Rows>(sums, scores);
+  scatter_scores<Rows>(sum_each(sums), scores);
 }
 
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
@@ -138,5 +108,95 @@ inline void weight_value_product(FloatRows p, const Values& values, int num_toke
   }
   if (d < head_dim) accumulate_block<Rows, 1>(p, values, num_tokens, d, out, tail);
 }
+
+// What decode_unit.h takes for its arithmetic.
+template <typename T>
+class FmaProducts {
+ public:
+  static int row_stride(int head_dim) { return round_up(head_dim, kPair); }
+
+  FmaProducts(int head_dim, int rows_per_kv_head, FloatRows weights, FloatRows out)
+      : head_dim_(head_dim),
+        stride_(row_stride(head_dim)),
+        widens_(!std::is_same_v<T, float> && rows_per_kv_head >= kRowsWorthWidening),
+        weights_(weights),
+        out_(out),
+        query_{query_data_, stride_} {}
+
+  void set_query(int i, const float* row) {
+    std::memcpy(query_.row(i), row, stride_ * sizeof(float));
+    to_pair_order<Element>(query_.row(i), stride_);
+  }
+
+  void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
+    read_rows(keys, tokens, [&](const auto& rows_read, auto element, int size) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        query_key_product<rows(), decltype(element)>(
+            {query_.row(i), stride_}, i == first ? rows_read : rows_read.without_prefetch(), tokens,
+            size, {weights_.row(i) + column, weights_.stride});
+      });
+    });
+  }
+
+  void take_weights(int, int) {}  // as they are
+
+  void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
+    read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        weight_value_product<rows(), decltype(element)>(
+            {weights_.row(i) + column, weights_.stride},
+            i == first ? rows_read : rows_read.without_prefetch(), tokens, size,
+            {out_.row(i), stride_});
+      });
+    });
+  }
+
+  void finish(int i) { to_natural_order<Element>(out_.row(i), stride_); }
+
+ private:
+  // 8-bit rows are narrowed to bf16 on the way.
+  using Element = std::conditional_t<sizeof(T) == 1, BFloat16, T>;
+  // From this many query rows on, rows are widened to float once for all of them.
+  static constexpr int kRowsWorthWidening = 4 * kRowBlock;
+
+  // f(rows, an element, elements of a row) for rows of the cache as the products read them.
+  template <typename F>
+  void read_rows(const StreamedRows<T>& rows, int count, const F& f) {
+    const auto read = [&](const auto& elements, int size) {
+      if (!widens_) return f(elements, Element(), size);
+      widen(elements, count, size);
+      f(ConvertedRows<T, float>{wide_data_, stride_, rows}, float(), stride_);
+    };
+    if constexpr (sizeof(T) == 1) {
+      narrow_rows(rows, round_up(count, kTokenPad), head_dim_, narrow_data_, stride_);
+      read(ConvertedRows<T, BFloat16>{narrow_data_, stride_, rows}, stride_);
+    } else {
+      read(rows, head_dim_);
+    }
+  }
+
+  template <typename Source>
+  void widen(const Source& rows, int count, int size) {
+    for (int t = 0; t < round_up(count, kTokenPad); ++t) {
+      float* const out = wide_data_ + t * stride_;
+      for_each_pair<Element>(size, [&](int d, const auto& load_row) __attribute__((always_inline)) {
+        Vec pair[2];
+        load_row(rows.row(t), pair);
+        store(out + d, pair[0]);
+        store(out + d + kWidth, pair[1]);
+      });
+    }
+  }
+
+  const int head_dim_;
+  const int stride_;
+  const bool widens_;
+  const FloatRows weights_;
+  const FloatRows out_;
+  const FloatRows query_;
+  alignas(64) float query_data_[kMaxRows * kMaxHeadDim];
+  alignas(64) float wide_data_[kChunk * kMaxHeadDim];
+  alignas(64) BFloat16 narrow_data_[sizeof(T) == 1 ? kChunk * kMaxHeadDim : 1];
+};
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -1,0 +1,174 @@
+// q.k and p.v of queries in bf16 by vdpbf16ps, for caches in bf16 or 8 bits: exact products of
+// pairs, added up in fp32, with nothing to widen. Weights are rounded to bf16.
+#pragma once
+
+#if defined(__AVX512BF16__)
+
+#include "../../common/cpu/rows.h"
+#include "interleaved.h"
+#include "narrow.h"
+#include "prefetch.h"
+#include "register_blocks.h"
+
+namespace pagedattn::PAGEDATTN_ISA {
+
+template <int Rows, typename Keys>
+PAGEDATTN_ALWAYS_INLINE void dot_block_bf16(RowArray<const BFloat16> q, const Keys& keys,
+                                            int head_dim, FloatRows scores) {
+  constexpr int kTokens = kTokensPerBlock<Rows>;
+  Vec sums[kWidth];
+#pragma GCC unroll 16
+  for (int i = 0; i < kWidth; ++i) sums[i] = Vec(0.0f);
+  const auto add_pairs = [&](int d, const auto& load_key) __attribute__((always_inline)) {
+#pragma GCC unroll 16
+    for (int t = 0; t < kTokens; ++t) {
+      const auto key = reinterpret_cast<__m512bh>(load_key(keys.row(t) + d));
+      keys.reading(t, d, kPair);
+#pragma GCC unroll 4
+      for (int r = 0; r < Rows; ++r) {
+        const auto query = reinterpret_cast<__m512bh>(_mm512_loadu_si512(q.row(r) + d));
+        Vec& sum = sums[r * kTokens + t];
+        sum = _mm512_dpbf16_ps(sum, key, query);
+      }
+    }
+  };
+  int d = 0;
+  for (; d + kPair <= head_dim; d += kPair) {
+    add_pairs(d, [](const BFloat16* p) { return _mm512_loadu_si512(p); });
+  }
+  if (d < head_dim) {
+    const __mmask32 rest = (1u << (head_dim - d)) - 1;
+    add_pairs(d, [rest](const BFloat16* p) { return _mm512_maskz_loadu_epi16(rest, p); });
+  }
+  scatter_scores<Rows>(sum_each(sums), scores);
+}
+
+// scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
+template <int Rows, typename Keys>
+inline void query_key_product_bf16(RowArray<const BFloat16> q, const Keys& keys, int num_tokens,
+                                   int head_dim, FloatRows scores) {
+  constexpr int kTokens = kTokensPerBlock<Rows>;
+  for (int t = 0; t < num_tokens; t += kTokens) {
+    dot_block_bf16<Rows>(q, keys.from(t), head_dim, {scores.data + t, scores.stride});
+  }
+}
+
+// What decode_unit.h takes for its arithmetic.
+template <typename T>
+class Bf16Products {
+ public:
+  static int row_stride(int head_dim) { return round_up(head_dim, kGroup); }
+
+  Bf16Products(int head_dim, int, FloatRows weights, FloatRows out)
+      : head_dim_(head_dim), stride_(row_stride(head_dim)), weights_(weights), out_(out) {}
+
+  void set_query(int i, const float* row) { write_row(row, 1.0f, stride_, query_ + i * stride_); }
+
+  void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
+    const auto score_rows = [&](const auto& bf16_keys, int size) {
+      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+        query_key_product_bf16<rows()>({query_ + i * stride_, stride_},
+                                       i == first ? bf16_keys : bf16_keys.without_prefetch(),
+                                       tokens, size, {weights_.row(i) + column, weights_.stride});
+      });
+    };
+    if constexpr (sizeof(T) == 1) {
+      narrow_rows(keys, round_up(tokens, kTokenPad), head_dim_, keys_, stride_);
+      score_rows(ConvertedRows<T, BFloat16>{keys_, stride_, keys}, round_up(head_dim_, kPair));
+    } else {
+      score_rows(keys, head_dim_);
+    }
+  }
+
+  void take_weights(int i, int count) {
+    for (int t = 0; t < count; t += kWidth) {
+      store(bf16_weights_ + i * kTile + t, load(weights_.row(i) + t));
+    }
+  }
+
+  void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
+    for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+      const auto block = i == first ? values : values.without_prefetch();
+      int d = 0;
+      for (; d + 4 * kWidth <= stride_; d += 4 * kWidth) {
+        add<rows(), 4>(block, tokens, column, i, d);
+      }
+      if constexpr (kVectors == 2) {
+        if (d < stride_) add<rows(), 2>(block, tokens, column, i, d);
+      }
+    });
+  }
+
+  void finish(int i) { to_element_order<kVectors>(out_.row(i), stride_); }
+
+ private:
+  static constexpr int kGroup = 64 / sizeof(T);  // elements of a row that are interleaved at a time
+  static constexpr int kVectors = kGroup / kWidth;
+
+  // Values interleaved by pairs of tokens, and zeros in the place of a last one's partner, as 0 *
+  // NaN must not reach the sum.
+  template <int Rows, int Vectors>
+  PAGEDATTN_ALWAYS_INLINE void add(const StreamedRows<T>& values, int tokens, int column, int i,
+                                   int d) {
+    __m512 sums[Rows][Vectors];
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) sums[r][v] = load(out_.row(i + r) + d + v * kWidth);
+    }
+    const Reader read;
+    const auto load_step = [&](int step, __m512i* value) __attribute__((always_inline)) {
+      const int t = 2 * step;
+#pragma GCC unroll 2
+      for (int group = 0; group < Vectors / kVectors; ++group) {
+        const int begin = d + group * kGroup;
+        const int rest = head_dim_ - begin;
+        __m512i first[kVectors / 2];
+        __m512i second[kVectors / 2];
+        read(values.row(t) + begin, rest, first);
+        read(values.row(t + 1) + begin, t + 1 < tokens ? rest : 0, second);
+        values.reading(t, begin, kGroup);
+        values.reading(t + 1, begin, kGroup);
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors / 2; ++v) {
+          value[group * kVectors + 2 * v] = _mm512_unpacklo_epi16(first[v], second[v]);
+          value[group * kVectors + 2 * v + 1] = _mm512_unpackhi_epi16(first[v], second[v]);
+        }
+      }
+    };
+    add_steps((tokens + 1) / 2, load_step,
+              RowArray<const BFloat16>{bf16_weights_ + i * kTile + column, kTile}, sums);
+#pragma GCC unroll 4
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < Vectors; ++v) store(out_.row(i + r) + d + v * kWidth, sums[r][v]);
+    }
+  }
+
+  // Up to kGroup elements as bf16, zeros from `count` on.
+  struct Reader {
+    PAGEDATTN_ALWAYS_INLINE void operator()(const T* p, int count, __m512i* bf16) const {
+      if constexpr (sizeof(T) == 1) {
+        narrower.narrow(_mm512_maskz_loadu_epi8(first_of(count), p), bf16);
+      } else {
+        bf16[0] = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(first_of(count)), p);
+      }
+    }
+    static uint64_t first_of(int count) {
+      return count >= kGroup ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+    }
+    std::conditional_t<sizeof(T) == 1, Narrower<T>, char> narrower{};
+  };
+
+  const int head_dim_;
+  const int stride_;
+  const FloatRows weights_;
+  const FloatRows out_;
+  alignas(64) BFloat16 query_[kMaxRows * kMaxHeadDim];
+  alignas(64) BFloat16 bf16_weights_[kMaxRows * kTile];
+  alignas(64) BFloat16 keys_[sizeof(T) == 1 ? kChunk * kMaxHeadDim : 1];
+};
+
+}  // namespace pagedattn::PAGEDATTN_ISA
+
+#endif
