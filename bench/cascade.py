@@ -42,6 +42,9 @@ class SharedPrefix:
 
 
 def shapes(preset: str) -> Iterator[SharedPrefix]:
+    if preset == "smoke":
+        yield SharedPrefix(2, 32, 5)
+        return
     for dtype in ("bf16", "fp32", "int8", "e4m3"):
         yield SharedPrefix(16, 2048, dtype=dtype)
     sizes = (512, 4096) if preset == "quick" else (256, 512, 1024, 2048, 4096, 8192)
@@ -148,7 +151,7 @@ def bench_shape(shape: SharedPrefix, options: Options) -> Group:
         progress_bar(shape.title),
     )
     place = Place("cascade", f"{shape.num_seqs} sequences, {shape.dtype}", shape.num_common)
-    return Group(shape.title, timings, place, facts={"kv_bytes": batch.kv_bytes})
+    return Group(shape.title, timings, place, moved_bytes=batch.kv_bytes)
 
 
 def limit(batch: Batch) -> Contestant:
