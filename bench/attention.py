@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from . import cuda_timing, memory, presets, raw_read
-from .measure import Contestant, check, measure
+from .measure import CHOICE, Contestant, check, measure
 from .notes import note_left_out
 from .options import Options
 from .problem import TOLERANCE, Problem, build, num_bytes, num_layers
@@ -151,7 +151,7 @@ def splits(problem: Problem) -> list[Contestant]:
 
     def marked(contestant: Contestant) -> Contestant:
         same = torch.equal(contestant.run(0), chosen)
-        return replace(contestant, note="<- the choice" if same else "")
+        return replace(contestant, note=CHOICE if same else "")
 
     found = [marked(v1(problem))]
     for size in sorted({*PARTITION_SIZES, *possible_choices(problem.shape.max_seq_len)}):

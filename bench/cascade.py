@@ -16,7 +16,7 @@ from pagedattn import cascade, reference
 from pagedattn.kv_cache import KVCache
 
 from . import cuda_timing, raw_read
-from .measure import Contestant, check, measure
+from .measure import CHOICE, Contestant, check, measure
 from .options import Options
 from .problem import TOLERANCE, last_level_cache_bytes
 from .report import Group, Place, progress_bar
@@ -138,8 +138,8 @@ def bench_shape(shape: SharedPrefix, options: Options) -> Group:
     """Raises WrongResult if a way to compute it is wrong."""
     batch = Batch(shape, options.device)
     chosen = cascade.should_cascade(shape.num_seqs, shape.num_common)
-    two = Contestant("two passes", batch.in_two_passes, note="<- the choice" if chosen else "")
-    one = Contestant("one pass", batch.in_one_pass, note="" if chosen else "<- the choice")
+    two = Contestant("two passes", batch.in_two_passes, note=CHOICE if chosen else "")
+    one = Contestant("one pass", batch.in_one_pass, note="" if chosen else CHOICE)
     expected = batch.expected()
     for contestant in (two, one):
         check(contestant, expected, TOLERANCE[batch.query.dtype])

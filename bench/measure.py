@@ -20,6 +20,7 @@ from .problem import relative_error
 MIN_ROUNDS = 7
 MAX_ROUNDS = 500
 WARM_UP_ROUNDS = 1
+CHOICE = "<- the choice"  # of whom a heuristic chooses: begins the note
 
 
 class StopWatch(NamedTuple):
