@@ -83,12 +83,13 @@ def run(args: argparse.Namespace, options: Options, threads: int) -> None:
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
     stem = f"{args.what}-{args.device}-{args.preset}-{threads}-threads"
     results = []
-    for group in SUBJECTS[args.what].groups(options):
+    for group in SUBJECTS[args.what].groups(options):  # each is kept: a run may end early
         print_group(group)
+        sys.stdout.flush()
         if args.device == "cuda":
             group = replace(group, facts=group.facts | {"just after": clocks()})
         results.append(group)
-        if args.json:  # a run of hours that ends early has written what it has
+        if args.json:
             write_json(args.json / f"{stem}.json", machine, results)
     if not results:
         note(f"no results for --only {args.only!r}")
