@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from bench import presets, raw_read
+from bench import attention, presets, raw_read
 from bench.paging import block_tables, fill, slots_of
 from bench.problem import TOLERANCE, build, num_bytes, relative_error
 from bench.shapes import AttentionShape
@@ -119,3 +119,10 @@ def test_ragged_lengths_are_lognormal_up_to_the_longest():
 def test_a_raw_read_stays_within_its_layers():
     with pytest.raises(ValueError, match="num_bytes is 2048, more than a layer has"):
         raw_read.linear([torch.empty(1024, dtype=torch.uint8)], 2048)
+
+
+def test_the_limit_of_prefill_is_a_fast_product_in_every_dtype():
+    """On a CPU torch's in fp16 is not."""
+    for dtype, computed in (("fp16", torch.float32), ("bf16", torch.bfloat16)):
+        problem = build(replace(RAGGED, dtype=dtype, query_len=5), 1)
+        assert attention.equal_matmul(problem).run(0).dtype == computed
