@@ -13,15 +13,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
+from pagedattn.ops import build_info
+
 from . import attention, block_manager, cache, cascade, peers
-from .machine import describe
+from .machine import clocks, describe
 from .measure import WrongResult
-from .options import Options, note
+from .notes import note
+from .options import Options
 from .report import Group, print_group, write_json
 
 
@@ -49,7 +54,12 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("what", choices=SUBJECTS)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--preset", choices=["quick", "paper"], default="quick")
+    parser.add_argument(
+        "--preset",
+        choices=["quick", "paper", "smoke"],
+        default="quick",
+        help="smoke: tiny, to see that the program runs; its times mean nothing",
+    )
     names = ",".join(peers.ATTENTION)
     parser.add_argument("--peers", default="auto", help=f"auto, none, or some of {names}")
     parser.add_argument(
@@ -71,16 +81,19 @@ def run(args: argparse.Namespace, options: Options, threads: int) -> None:
     torch.set_num_threads(threads)
     machine = describe(args.device)
     print(", ".join(f"{key} {value}" for key, value in machine.items()))
-    results = []
-    for group in SUBJECTS[args.what].groups(options):
-        print_group(group)
-        results.append(group)
-    if not results:
-        note(f"no case has all of the words {args.only!r}")
-        return
     stem = f"{args.what}-{args.device}-{args.preset}-{threads}-threads"
-    if args.json:
-        write_json(args.json / f"{stem}.json", machine, results)
+    results = []
+    for group in SUBJECTS[args.what].groups(options):  # each is kept: a run may end early
+        print_group(group)
+        sys.stdout.flush()
+        if args.device == "cuda":
+            group = replace(group, facts=group.facts | {"just after": clocks()})
+        results.append(group)
+        if args.json:
+            write_json(args.json / f"{stem}.json", machine, results)
+    if not results:
+        note(f"no results for --only {args.only!r}")
+        return
     if args.plot:
         from .plot import draw_all  # matplotlib is an extra
 
@@ -88,8 +101,23 @@ def run(args: argparse.Namespace, options: Options, threads: int) -> None:
         draw_all(results, args.plot, stem, caption)
 
 
+def no_cuda() -> str:
+    """Why nothing can run on a GPU; empty if it can."""
+    if not torch.cuda.is_available():
+        return f"torch {torch.__version__} sees no GPU"
+    if build_info().cuda_version is None:
+        return "pagedattn was built without CUDA"
+    return ""
+
+
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    if args.device == "cuda" and (reason := no_cuda()):
+        note(f"--device cuda: {reason}")
+        return 2
+    if args.plot and find_spec("matplotlib") is None:
+        note("--plot: matplotlib is not installed")
+        return 2
     try:
         chosen, left_out = peers.choose(args.peers, SUBJECTS[args.what].peers, args.device)
     except (ValueError, ImportError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
@@ -9,22 +10,38 @@ from dataclasses import asdict, replace
 import torch
 from torch import Tensor
 
-from . import cuda_timing, presets, raw_read
-from .measure import Contestant, check, measure
-from .options import Options, note_left_out
-from .problem import TOLERANCE, Problem, build, num_layers
+from . import cuda_timing, memory, presets, raw_read
+from .measure import CHOICE, Contestant, check, measure
+from .notes import note_left_out
+from .options import Options
+from .problem import TOLERANCE, Problem, build, num_bytes, num_layers
 from .report import Group, progress_bar
 from .timers import timer_for
 
-PARTITION_SIZES = (256, 512, 1024)  # that V2 is compared with
+PARTITION_SIZES = (256, 512, 1024)  # of V2, beside the one that is chosen
+SMALLEST_CHOICE = 128
 
 _ops = torch.ops.pagedattn
 
 
 def groups(what: str, options: Options) -> Iterator[Group]:
-    for case in presets.cases(what, options.preset, options.device):
-        if options.wants(case.title):
-            yield bench_case(case, options)
+    for case in presets.cases(what, options.preset):
+        if not options.wants(case.title):
+            continue
+        try:
+            memory.require(bytes_needed(case, options.device), torch.device(options.device))
+            group = bench_case(case, options)
+        except (memory.TooLarge, torch.OutOfMemoryError) as reason:
+            note_left_out(case.title, reason)
+        else:
+            yield group
+
+
+def bytes_needed(case: presets.Case, device: str) -> int:
+    """Without peers."""
+    problem = num_bytes(case.shape, num_layers(case.shape, device))
+    copy = case.shape.kv_bytes if device == "cuda" else 0
+    return problem * (2 if case.compares_order else 1) + copy
 
 
 def bench_case(case: presets.Case, options: Options) -> Group:
@@ -49,7 +66,7 @@ def bench_case(case: presets.Case, options: Options) -> Group:
                 errors[contestant.name] = check(contestant, problem.expected, tolerance)
                 peers.append(contestant)
         except Exception as reason:  # whatever it is, the others' results are not lost for it
-            note_left_out(case.title, name, reason)
+            note_left_out(f"{case.title}: {name}", reason)
 
     contestants = [limits[0], ours[0], *limits[1:], *ours[1:], *peers]
     timings = measure(
@@ -64,6 +81,7 @@ def bench_case(case: presets.Case, options: Options) -> Group:
         timings=[replace(timing, error=errors.get(timing.name)) for timing in timings],
         place=case.place,
         facts={**asdict(shape), "kv_bytes": shape.kv_bytes, "flops": shape.flops},
+        moved_bytes=shape.kv_bytes if is_decode else None,
     )
 
 
@@ -80,9 +98,14 @@ def equal_matmul(problem: Problem) -> Contestant:
     """A matrix product of as many operations as the two of attention together."""
     size = 2048
     rows = max(1, round(problem.shape.flops / (2 * size * size)))
-    left = torch.randn(rows, size, device=problem.query.device).to(problem.query.dtype)
-    right = torch.randn(size, size, device=problem.query.device).to(problem.query.dtype)
-    return Contestant("matmul of equal work", lambda layer: left @ right)
+    device, dtype = problem.query.device, problem.query.dtype
+    in_fp32 = device.type == "cpu" and dtype == torch.float16
+    if in_fp32:  # as ours: torch's product in fp16 takes a hundred times as long on most CPUs
+        dtype = torch.float32
+    left, right = (torch.randn(n, size, device=device).to(dtype) for n in (rows, size))
+    return Contestant(
+        "matmul of equal work", lambda layer: left @ right, "in fp32" if in_fp32 else ""
+    )
 
 
 def our_decode(problem: Problem) -> Contestant:
@@ -130,11 +153,25 @@ def splits(problem: Problem) -> list[Contestant]:
     Its choice is not told, but shows in the bits: ops add up in an order of their own.
     """
     chosen = our_decode(problem).run(0)
-    contestants = [v1(problem), *(v2(problem, size) for size in PARTITION_SIZES)]
-    return [
-        replace(c, note="<- the choice" if torch.equal(c.run(0), chosen) else "")
-        for c in contestants
-    ]
+
+    def marked(contestant: Contestant) -> Contestant:
+        same = torch.equal(contestant.run(0), chosen)
+        return replace(contestant, note=CHOICE if same else "")
+
+    found = [marked(v1(problem))]
+    for size in sorted({*PARTITION_SIZES, *possible_choices(problem.shape.max_seq_len)}):
+        contestant = marked(v2(problem, size))
+        if contestant.note or size in PARTITION_SIZES:
+            found.append(contestant)
+    return found
+
+
+def possible_choices(max_seq_len: int) -> list[int]:
+    """Partition sizes that paged_attention may choose: powers of two that leave two partitions."""
+    sizes = itertools.takewhile(
+        lambda size: size < max_seq_len, (SMALLEST_CHOICE << i for i in itertools.count())
+    )
+    return list(sizes)
 
 
 def v1(problem: Problem) -> Contestant:

@@ -19,7 +19,8 @@ import numpy as np
 from pagedattn.block_manager import BlockManager
 
 from .measure import Contestant, measure
-from .options import Options, note_left_out
+from .notes import note_left_out
+from .options import Options
 from .report import Group, progress_bar
 
 BLOCK_SIZE = 16
@@ -27,26 +28,31 @@ PROMPT_LENGTH = 4096
 BATCH = 256  # requests of a decode step
 STARTING_LENGTH = 300  # tokens of each of them
 MOST_BLOCKS = 64  # of each of them, and columns of their table
-POOLS = (1000, 10_000, 100_000, 1_000_000)  # blocks
+POOLS = {  # blocks
+    "smoke": (1000, 2000),
+    "quick": (1000, 10_000, 100_000, 1_000_000),
+    "paper": (1000, 10_000, 100_000, 1_000_000),
+}
 LARGE_POOL = 40_000  # a batch grows in it for as long as it is timed
 SOAK_OPERATIONS = 1_000_000
 
 
 def groups(options: Options) -> Iterator[Group]:
+    pools = POOLS[options.preset]
     if options.wants("allocate a new prompt"):
-        ours = [new_prompts(size) for size in POOLS] + [new_prompts(POOLS[1], as_list=True)]
+        ours = [new_prompts(size) for size in pools] + [new_prompts(pools[1], as_list=True)]
         yield bench("allocate a new prompt", ours, options)
     if options.wants("allocate a cached prompt"):
-        ours = [cached_prompt(size) for size in POOLS]
+        ours = [cached_prompt(size) for size in pools]
         yield bench("allocate a cached prompt", ours, options)
     if options.wants("free a prompt"):
-        yield bench("free a prompt", [free_prompt(size) for size in POOLS], options)
+        yield bench("free a prompt", [free_prompt(size) for size in pools], options)
     if options.wants("decode step"):
         yield bench("decode step", decode_steps(), options)
     if options.wants("memory"):
         # In a process of its own, whose heap holds nothing yet.
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            empty, full = pool.apply(bytes_per_block, (POOLS[-1],))
+            empty, full = pool.apply(bytes_per_block, (pools[-1],))
         facts = {"bytes per empty block": round(empty), "bytes per cached block": round(full)}
         yield Group("memory", [], facts=facts)
     if options.preset == "paper" and options.wants("soak"):
@@ -61,7 +67,7 @@ def bench(workload: str, ours: Sequence[Contestant], options: Options) -> Group:
         try:
             contestants += peer.contestants(workload)
         except Exception as reason:  # whatever it is, our results are not lost for it
-            note_left_out(workload, name, reason)
+            note_left_out(f"{workload}: {name}", reason)
     timings = measure(contestants, 1, options.seconds, progress=progress_bar(workload))
     facts = {"prompt_length": PROMPT_LENGTH, "batch": BATCH, "block_size": BLOCK_SIZE}
     return Group(workload, timings, facts=facts, columns=("/ first", "/ second"))

@@ -16,7 +16,7 @@ from pagedattn import cascade, reference
 from pagedattn.kv_cache import KVCache
 
 from . import cuda_timing, raw_read
-from .measure import Contestant, check, measure
+from .measure import CHOICE, Contestant, check, measure
 from .options import Options
 from .problem import TOLERANCE, last_level_cache_bytes
 from .report import Group, Place, progress_bar
@@ -42,6 +42,9 @@ class SharedPrefix:
 
 
 def shapes(preset: str) -> Iterator[SharedPrefix]:
+    if preset == "smoke":
+        yield SharedPrefix(2, 32, 5)
+        return
     for dtype in ("bf16", "fp32", "int8", "e4m3"):
         yield SharedPrefix(16, 2048, dtype=dtype)
     sizes = (512, 4096) if preset == "quick" else (256, 512, 1024, 2048, 4096, 8192)
@@ -135,8 +138,8 @@ def bench_shape(shape: SharedPrefix, options: Options) -> Group:
     """Raises WrongResult if a way to compute it is wrong."""
     batch = Batch(shape, options.device)
     chosen = cascade.should_cascade(shape.num_seqs, shape.num_common)
-    two = Contestant("two passes", batch.in_two_passes, note="<- the choice" if chosen else "")
-    one = Contestant("one pass", batch.in_one_pass, note="" if chosen else "<- the choice")
+    two = Contestant("two passes", batch.in_two_passes, note=CHOICE if chosen else "")
+    one = Contestant("one pass", batch.in_one_pass, note="" if chosen else CHOICE)
     expected = batch.expected()
     for contestant in (two, one):
         check(contestant, expected, TOLERANCE[batch.query.dtype])
@@ -148,7 +151,7 @@ def bench_shape(shape: SharedPrefix, options: Options) -> Group:
         progress_bar(shape.title),
     )
     place = Place("cascade", f"{shape.num_seqs} sequences, {shape.dtype}", shape.num_common)
-    return Group(shape.title, timings, place, facts={"kv_bytes": batch.kv_bytes})
+    return Group(shape.title, timings, place, moved_bytes=batch.kv_bytes)
 
 
 def limit(batch: Batch) -> Contestant:

@@ -26,9 +26,7 @@ def describe(device: str) -> dict[str, Any]:
         "commit": commit(),
         "transparent_hugepages": hugepages(),
     }
-    if device == "cuda":
-        facts["gpu"] = gpu()
-    return facts
+    return facts | gpu() if device == "cuda" else facts
 
 
 def cpu_model() -> str:
@@ -57,23 +55,33 @@ def hugepages() -> str:
 
 
 def gpu() -> dict[str, Any]:
-    """Name, memory and clocks as the driver reports them; nothing is set."""
-    properties = torch.cuda.get_device_properties(0)
-    facts: dict[str, Any] = {
-        "name": properties.name,
-        "memory_bytes": properties.total_memory,
+    """The current device, and what it may draw and reach."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return {
+        "gpu": properties.name,
+        "gpu_memory_bytes": properties.total_memory,
         "sms": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
         "cuda": torch.version.cuda,
+        **nvidia_smi("driver_version", "power.limit", "clocks.max.sm", "clocks.max.mem"),
     }
-    query = "clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,driver_version"
+
+
+def clocks() -> dict[str, str]:
+    """What the current device runs at now."""
+    return nvidia_smi("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw")
+
+
+def nvidia_smi(*names: str) -> dict[str, str]:
+    """What the driver says of the current device; "unknown" where nothing can be asked."""
+    # Not by number: CUDA_VISIBLE_DEVICES renumbers torch's devices and not nvidia-smi's.
+    uuid = torch.cuda.get_device_properties(torch.cuda.current_device()).uuid
+    query = [f"--id=GPU-{uuid}", f"--query-gpu={','.join(names)}", "--format=csv,noheader"]
     try:
         reply = subprocess.run(
-            ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader", "--id=0"],
-            capture_output=True,
-            text=True,
-            check=True,
+            ["nvidia-smi", *query], capture_output=True, text=True, check=True, timeout=60
         )
-    except (OSError, subprocess.CalledProcessError):
-        return facts
+    except (OSError, subprocess.SubprocessError):
+        return dict.fromkeys(names, "unknown")
     values = [value.strip() for value in reply.stdout.split(",")]
-    return facts | dict(zip(query.split(","), values, strict=True))
+    return dict(zip(names, values, strict=True))

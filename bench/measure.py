@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +20,17 @@ from .problem import relative_error
 MIN_ROUNDS = 7
 MAX_ROUNDS = 500
 WARM_UP_ROUNDS = 1
+CHOICE = "<- the choice"  # of whom a heuristic chooses: begins the note
 
-Timed = Callable[[int], float]
+
+class StopWatch(NamedTuple):
+    """`seconds(layer)` of a run on that layer, and what is unusual in how they are taken."""
+
+    seconds: Callable[[int], float]
+    note: str = ""
+
+
+Timer = Callable[[Callable[[int], Any]], StopWatch]
 
 
 @dataclass(frozen=True)
@@ -69,30 +78,28 @@ def percentile_10(values: Sequence[float]) -> float:
     return sorted(values)[(len(values) - 1) // 10]
 
 
-def on_cpu(run: Callable[[int], Any]) -> Timed:
-    """`run` with a stop watch."""
-
-    def timed(layer: int) -> float:
+def on_cpu(run: Callable[[int], Any]) -> StopWatch:
+    def seconds(layer: int) -> float:
         start = time.perf_counter_ns()
         run(layer)
         return (time.perf_counter_ns() - start) * 1e-9
 
-    return timed
+    return StopWatch(seconds)
 
 
 def measure(
     contestants: Sequence[Contestant],
     num_layers: int,
     seconds: float,
-    timer: Callable[[Callable[[int], Any]], Timed] = on_cpu,
+    timer: Timer = on_cpu,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Timing]:
     """Times all of them, the first being the limit and the second ours, for about `seconds`.
 
     Each run takes the next layer, so that none finds in a cache what the one before it read; the
-    order within a round rotates. `timer(run)` makes of a run a function that returns its seconds.
+    order within a round rotates.
     """
-    timed = [timer(contestant.run) for contestant in contestants]
+    watches = [timer(contestant.run) for contestant in contestants]
     rounds: list[list[float]] = []
     layer = 0
     gc.collect()
@@ -104,10 +111,10 @@ def measure(
             if elapsed >= seconds and len(rounds) >= WARM_UP_ROUNDS + MIN_ROUNDS:
                 break
             progress(elapsed / seconds if elapsed < seconds else 1.0)
-            times = [0.0] * len(timed)
-            for position in range(len(timed)):
-                index = (position + len(rounds)) % len(timed)
-                times[index] = timed[index](layer) / contestants[index].calls
+            times = [0.0] * len(watches)
+            for position in range(len(watches)):
+                index = (position + len(rounds)) % len(watches)
+                times[index] = watches[index].seconds(layer) / contestants[index].calls
                 contestants[index].after()
                 layer = (layer + 1) % num_layers
             rounds.append(times)
@@ -122,9 +129,9 @@ def measure(
             x_limit=median_ratio(times, columns[0]),
             x_ours=median_ratio(times, columns[1]),
             rounds=len(times),
-            note=contestant.note,
+            note=", ".join(filter(None, (contestant.note, watch.note))),
         )
-        for contestant, times in zip(contestants, columns, strict=True)
+        for contestant, watch, times in zip(contestants, watches, columns, strict=True)
     ]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,14 +19,3 @@ class Options:
     def wants(self, title: str) -> bool:
         """Whether a case's title has all the words that `--only` gave."""
         return self.words <= set(title.split())
-
-
-def note(line: str) -> None:
-    """Says something beside the results."""
-    print(line, file=sys.stderr)
-
-
-def note_left_out(title: str, peer: str, error: Exception) -> None:
-    """Says in a line why a peer is not in a case; a compiler's complaints have thousands."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    note(f"{title}: {peer} left out: {lines[0]}")

@@ -12,7 +12,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from .measure import Timing
+from .measure import CHOICE, Timing
 from .report import Group, Place
 
 matplotlib.rcParams["svg.hashsalt"] = "pagedattn"  # the same figure, the same file
@@ -75,13 +75,13 @@ def draw_panel(axis: Axes, title: str, members: Sequence[Placed], names: Sequenc
     axis.axhline(1, color="black", linestyle="--", linewidth=1, label=limit)
     ticks = list(dict.fromkeys(place.x for place, _ in members))
     to_scale = all(isinstance(x, int) for x in ticks)
+    dots = [
+        (timing, place.x if to_scale else ticks.index(place.x), min(timing.x_limit, TOP))
+        for place, timings in members
+        for timing in timings
+    ]
     for index, name in enumerate(names):
-        points = [
-            (place.x if to_scale else ticks.index(place.x), min(timing.x_limit, TOP))
-            for place, timings in members
-            for timing in timings
-            if timing.name == name
-        ]
+        points = [(x, y) for timing, x, y in dots if timing.name == name]
         ours = name == members[0][1][1].name
         axis.plot(
             [x for x, _ in points],
@@ -91,6 +91,12 @@ def draw_panel(axis: Axes, title: str, members: Sequence[Placed], names: Sequenc
             color="black" if ours else f"C{index}",
             zorder=3 if ours else 2,
             label=name,
+        )
+    chosen = [(x, y) for timing, x, y in dots if timing.note.startswith(CHOICE)]
+    if chosen:
+        xs, ys = zip(*chosen, strict=True)
+        axis.scatter(
+            xs, ys, s=90, facecolors="none", edgecolors="black", zorder=4, label="the choice"
         )
     axis.set_title(title, fontsize=9)
     axis.set_yscale("log", base=2)

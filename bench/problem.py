@@ -57,6 +57,14 @@ class Problem:
         return caches[0], caches[1]
 
 
+def num_bytes(shape: AttentionShape, num_layers: int) -> int:
+    """Of a problem, with the largest of what is there only while it is built."""
+    rows = shape.kv_bytes // 2 * torch.float32.itemsize // shape.cache_dtype.itemsize
+    group = shape.num_q_heads // shape.num_kv_heads
+    logits = 3 * torch.float64.itemsize * group * shape.query_len * shape.max_seq_len
+    return (1 + num_layers) * shape.kv_bytes + max(rows, logits)
+
+
 def num_layers(shape: AttentionShape, device: str) -> int:
     """On a CPU so many that the others push a layer out of its caches; on a GPU L2 is emptied."""
     if device == "cuda":

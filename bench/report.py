@@ -28,13 +28,15 @@ class Place:
 class Group:
     """Contestants that were timed against each other: first the limit, then ours.
 
-    A group without a place is drawn nowhere; one without timings has facts alone.
+    A group without a place is drawn nowhere; one without timings has facts alone. `moved_bytes` is
+    what a call of both has to move, reads and writes together, where that is what takes the time.
     """
 
     title: str
     timings: list[Timing]
     place: Place | None = None
     facts: dict[str, Any] = field(default_factory=dict)
+    moved_bytes: int | None = None
     columns: tuple[str, str] = ("/ limit", "/ ours")
 
 
@@ -55,6 +57,18 @@ def print_group(group: Group) -> None:
             f"{timing.name:<{width}}{duration(timing.median):>10}{duration(timing.p10):>10}"
             f"{timing.x_limit:>9.2f}{timing.x_ours:>8.2f}{error:>9}  {timing.note}".rstrip()
         )
+    if group.moved_bytes is not None:
+        print(bandwidth(group, group.moved_bytes))
+
+
+def bandwidth(group: Group, moved_bytes: int) -> str:
+    """Ours, and what part it is of the limit's, which was measured in the same rounds."""
+    limit, ours = group.timings[:2]
+    rates = [moved_bytes / timing.median / 1e9 for timing in (ours, limit)]
+    return (
+        f"{ours.name} moves {rates[0]:.3g} GB/s, {100 / ours.x_limit:.0f} % "
+        f"of what {limit.name} does ({rates[1]:.3g} GB/s)"
+    )
 
 
 def is_unsteady(group: Group) -> bool:

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from .cuda_timing import GraphTimer, synchronised
-from .measure import Timed, on_cpu
-
-Timer = Callable[[Callable[[int], Any]], Timed]
+from .measure import Timer, on_cpu
 
 
 def timer_for(device: str, capturable: bool = True) -> Timer:

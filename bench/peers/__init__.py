@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-import torch
-
+from .. import memory
 from ..measure import Contestant
+from ..notes import first_line
 from ..problem import Problem
 
 # Name on the command line: module and class.
@@ -24,7 +23,6 @@ ATTENTION = {
     "flash-attn": "flash_attn:FlashAttn",
 }
 BLOCK_MANAGERS = {"vllm": "vllm_blocks:VllmBlocks"}
-MEMORY_LEFT_ALONE = 4 << 30  # bytes
 
 
 class Unsupported(Exception):
@@ -48,21 +46,9 @@ class Peer(ABC, Generic[P]):
 
 
 def require_memory(problem: Problem, num_copies: int) -> None:
-    """Raises Unsupported if so many copies of all layers do not fit."""
-    needed = num_copies * problem.num_layers * problem.shape.kv_bytes
-    available = available_memory(problem.query.device)
-    if needed + MEMORY_LEFT_ALONE > available:
-        raise Unsupported(f"needs {needed / 2**30:.1f} GiB, {available / 2**30:.1f} are free")
-
-
-def available_memory(device: torch.device) -> int:
-    """Bytes."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError("/proc/meminfo does not say MemAvailable")
+    """Raises TooLarge if so many copies of all layers do not fit."""
+    num_bytes = num_copies * problem.num_layers * problem.shape.kv_bytes
+    memory.require(num_bytes, problem.query.device)
 
 
 def choose(
@@ -87,10 +73,10 @@ def choose(
     for name in names:
         try:
             peers[name] = classes[name]()
-        except ImportError as error:
+        except Exception as error:  # an import of another project ends with anything
             if wish != "auto":
-                raise ImportError(f"{name}: {error}") from error
-            left_out[name] = str(error)
+                raise ImportError(f"{name}: {first_line(error)}") from error
+            left_out[name] = first_line(error)
     return peers, left_out
 
 

@@ -27,7 +27,8 @@ class FlashInfer(Peer[Problem]):
         shape = problem.shape
         if shape.dtype in ("fp32", "int8"):
             raise Unsupported(f"a cache of {shape.dtype}")
-        workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.query.device)
+        # Zeros: some of its kernels count in it.
+        workspace = torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=problem.query.device)
         scales: dict[str, Any] = {}
         if shape.quantised:
             scales = {"k_scale": SCALE_OF_CODES, "v_scale": SCALE_OF_CODES}

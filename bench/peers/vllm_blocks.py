@@ -18,7 +18,7 @@ from . import Peer, Unsupported
 class VllmBlocks(Peer[str]):
     """`vllm.v1.core.kv_cache_manager.KVCacheManager` as of 0.32."""
 
-    devices = ("cpu",)
+    devices = ("cpu", "cuda")  # it runs on the host in either case
 
     def __init__(self) -> None:
         importlib.import_module("vllm.v1.core.kv_cache_manager")

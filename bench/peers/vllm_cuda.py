@@ -1,4 +1,7 @@
-"""The attention that vLLM runs on NVIDIA GPUs by default: its own build of FlashAttention."""
+"""vLLM's own build of FlashAttention, in the version that vLLM chooses for the GPU.
+
+That is what vLLM runs by default on all GPUs but Blackwell's.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,16 @@ class VllmCuda(Peer[Problem]):
 
     def __init__(self) -> None:
         self.attend = importlib.import_module("vllm.vllm_flash_attn").flash_attn_varlen_func
+        choice = importlib.import_module("vllm.v1.attention.backends.fa_utils")
+        self.choose_version = choice.get_flash_attn_version
 
     def contestants(self, problem: Problem) -> Sequence[Contestant]:
         shape = problem.shape
         if shape.dtype not in ("fp16", "bf16"):
             raise Unsupported(f"a cache of {shape.dtype}")
+        version = self.choose_version(head_size=shape.head_dim)
+        if version is None:
+            raise Unsupported("no version of it runs here")
         out = torch.empty_like(problem.query)
 
         def run(layer: int) -> Tensor:
@@ -39,7 +47,8 @@ class VllmCuda(Peer[Problem]):
                 softmax_scale=problem.softmax_scale,
                 causal=True,
                 out=out,
+                fa_version=version,
             )
             return out
 
-        return [Contestant("vLLM's FlashAttention", run)]
+        return [Contestant(f"vLLM's FlashAttention {version}", run)]

@@ -11,6 +11,7 @@ import torch
 
 from bench.measure import (
     Contestant,
+    StopWatch,
     WrongResult,
     check,
     measure,
@@ -32,9 +33,9 @@ def test_percentile_10(values: list[float], expected: float):
     assert percentile_10(values) == expected
 
 
-def instant(run: Callable[[int], Any]) -> Callable[[int], float]:
+def instant(run: Callable[[int], Any]) -> StopWatch:
     """A timer for which a run takes as many seconds as it returns."""
-    return run
+    return StopWatch(run)
 
 
 def test_every_run_takes_the_next_layer_and_the_order_rotates():
@@ -72,6 +73,22 @@ def test_times_of_a_busy_host_are_called_unsteady(capsys: pytest.CaptureFixture[
         contestants.append(Contestant("ours", lambda layer: 1.0))
         print_group(Group("case", measure(contestants, 1, seconds=0, timer=instant)))
         assert ("UNSTEADY" in capsys.readouterr().out) == unsteady
+
+
+def test_the_stop_watch_has_its_say_in_the_note():
+    contestants = [
+        Contestant("limit", lambda layer: 1.0),
+        Contestant("ours", lambda layer: 1.0, note="mine"),
+    ]
+    timings = measure(contestants, 1, 0, timer=lambda run: StopWatch(run, "no graph"))
+    assert [timing.note for timing in timings] == ["no graph", "mine, no graph"]
+
+
+def test_the_bandwidth_is_told_beside_the_limits(capsys: pytest.CaptureFixture[str]):
+    contestants = [Contestant("copy", lambda layer: 0.5), Contestant("ours", lambda layer: 0.625)]
+    timings = measure(contestants, 1, seconds=0, timer=instant)
+    print_group(Group("case", timings, moved_bytes=10**9))
+    assert "ours moves 1.6 GB/s, 80 % of what copy does (2 GB/s)" in capsys.readouterr().out
 
 
 def test_a_wrong_result_is_not_timed():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
-from bench import presets, raw_read
+from bench import attention, presets, raw_read
 from bench.paging import block_tables, fill, slots_of
-from bench.problem import TOLERANCE, build, relative_error
+from bench.problem import TOLERANCE, build, num_bytes, relative_error
 from bench.shapes import AttentionShape
 from pagedattn import reference
 
@@ -82,12 +83,30 @@ def test_flops_count_the_visible_pairs():
     assert shape.flops == 4 * (3 + 4 + 5) * 4 * 32
 
 
-def test_every_preset_fits_its_device_and_has_titles_of_its_own():
+def test_every_case_of_a_preset_has_a_title_of_its_own():
     for what, preset in presets.PRESETS:
-        for device in ("cpu", "cuda"):
-            cases = list(presets.cases(what, preset, device))
-            assert len({case.title for case in cases}) == len(cases) > 0
-            assert all(case.shape.query_dtype in TOLERANCE for case in cases)
+        cases = list(presets.cases(what, preset))
+        assert len({case.title for case in cases}) == len(cases) > 0
+        assert all(case.shape.query_dtype in TOLERANCE for case in cases)
+
+
+def test_the_published_shapes_are_there():
+    shapes = [case.shape for case in presets.cases("decode", "paper")]
+    for num_kv_heads in (4, 32):
+        grid = itertools.product([2**i for i in range(10)], [512 << i for i in range(6)])
+        wanted = {AttentionShape((n,) * batch, num_kv_heads=num_kv_heads) for batch, n in grid}
+        assert wanted <= set(shapes)
+    long = {shape.num_seqs for shape in shapes if shape.max_seq_len == 131072}
+    assert long == {1, 2, 4, 8, 16}
+    assert AttentionShape((4096,) * 8, num_q_heads=64) in shapes
+
+
+def test_the_bytes_of_a_problem_are_those_of_its_tensors():
+    shape = replace(RAGGED, seq_lens=(64, 64))
+    problem = build(shape, num_layers=3)
+    large = (problem.key, problem.value, problem.storage)
+    between = shape.kv_bytes  # fp32 keys before they are rounded to bf16
+    assert num_bytes(shape, 3) == sum(tensor.nbytes for tensor in large) + between
 
 
 def test_ragged_lengths_are_lognormal_up_to_the_longest():
@@ -100,3 +119,10 @@ def test_ragged_lengths_are_lognormal_up_to_the_longest():
 def test_a_raw_read_stays_within_its_layers():
     with pytest.raises(ValueError, match="num_bytes is 2048, more than a layer has"):
         raw_read.linear([torch.empty(1024, dtype=torch.uint8)], 2048)
+
+
+def test_the_limit_of_prefill_is_a_fast_product_in_every_dtype():
+    """On a CPU torch's in fp16 is not."""
+    for dtype, computed in (("fp16", torch.float32), ("bf16", torch.bfloat16)):
+        problem = build(replace(RAGGED, dtype=dtype, query_len=5), 1)
+        assert attention.equal_matmul(problem).run(0).dtype == computed
