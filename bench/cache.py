@@ -13,7 +13,7 @@ from .measure import Contestant, WrongResult, check, measure
 from .notes import note_left_out
 from .options import Options
 from .paging import block_tables, fill, slots_of
-from .problem import TOLERANCE, build, last_level_cache_bytes
+from .problem import TOLERANCE, build, layers_to_leave_caches
 from .report import Group, Place, progress_bar
 from .shapes import DTYPES, AttentionShape
 from .timers import timer_for
@@ -42,7 +42,7 @@ class Memory:
         num_layers = 4
         if num_tokens >= LARGE:
             bytes_per_token = 2 * NUM_KV_HEADS * HEAD_DIM * DTYPES[dtype].itemsize
-            num_layers = 2 + 2 * last_level_cache_bytes() // (num_tokens * bytes_per_token)
+            num_layers = layers_to_leave_caches(num_tokens * bytes_per_token)
         self.num_tokens, self.num_layers = num_tokens, num_layers
         tables = block_tables([num_tokens], BLOCK_SIZE)
         num_blocks = tables.numel()

@@ -18,7 +18,7 @@ from pagedattn.kv_cache import KVCache
 from . import cuda_timing, raw_read
 from .measure import CHOICE, Contestant, check, measure
 from .options import Options
-from .problem import TOLERANCE, last_level_cache_bytes
+from .problem import TOLERANCE, layers_to_leave_caches
 from .report import Group, Place, progress_bar
 from .shapes import DTYPES
 from .timers import timer_for
@@ -67,7 +67,7 @@ class Batch:
         self.kv_bytes = 2 * num_tokens * NUM_KV_HEADS * HEAD_DIM * dtype.itemsize
         self.num_layers = 1
         if device == "cpu":
-            self.num_layers = max(2, -(-2 * last_level_cache_bytes() // self.kv_bytes))
+            self.num_layers = layers_to_leave_caches(self.kv_bytes)
         self.cache = KVCache(
             self.num_layers,
             num_blocks,
