@@ -12,12 +12,12 @@ int32_t choose_partition_size_cpu(const AttentionParams& params) {
   constexpr int32_t kLongest = 1024;
   constexpr int32_t kShortest = 256;
   constexpr int64_t kSequencesPerThread = 8;
-  constexpr int64_t kUnitsPerThread = 8;
+  constexpr int64_t kHeadsPerThread = 32;  // (partition, kv head), so that a unit has several heads
   if (params.num_seqs >= kSequencesPerThread * num_threads()) return 0;
   const int64_t heads = params.num_seqs * params.cache.num_kv_heads;
   int32_t size = kLongest;
   while (size > kShortest &&
-         heads * count_partitions(params.max_seq_len, size) < kUnitsPerThread * num_threads()) {
+         heads * count_partitions(params.max_seq_len, size) < kHeadsPerThread * num_threads()) {
     size /= 2;
   }
   return params.max_seq_len > size ? size : 0;
