@@ -263,6 +263,34 @@ def test_a_query_may_leave_the_range_of_fp16(
     assert_as_expected(run_v1(scaled, backend), scaled)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cache_dtype", [FP8_E4M3, FP8_E5M2, INT8], ids=str)
+def test_an_element_of_a_query_may_dwarf_the_others(
+    dtype: torch.dtype, cache_dtype: torch.dtype, backend: Backend
+):
+    """Kernels may give a row's elements a common scale; here they have bits of 2^-6 of it."""
+    case = built(Spec(dtype, heads=(8, 2), cache_dtype=cache_dtype, scale_kind="head"))
+    query = case.query.clone()
+    query[..., 3] = 64.0
+    key_cache = case.key_cache.clone()
+    key_cache[..., 3] = 1  # of all keys, so that the others decide
+    outlier = replace(case, query=query, key_cache=key_cache)
+    assert_out_close(run_v1(outlier, backend).out, outlier.expected[0])
+
+
+@pytest.mark.parametrize("cache_dtype", [torch.bfloat16, FP8_E4M3, INT8], ids=str)
+def test_nan_in_a_query_spoils_its_own_row_alone(cache_dtype: torch.dtype, backend: Backend):
+    scale_kind = "none" if cache_dtype == torch.bfloat16 else "head"
+    case = built(Spec(torch.bfloat16, heads=(8, 2), cache_dtype=cache_dtype, scale_kind=scale_kind))
+    query = case.query.clone()
+    query[1, 2, 5] = math.nan
+    out = run_v1(replace(case, query=query), backend).out
+    sound = run_v1(case, backend).out
+    assert out[1, 2].isnan().all()
+    out[1, 2] = sound[1, 2]
+    assert torch.equal(out, sound)
+
+
 @pytest.mark.parametrize("cache_dtype", [FP8_E4M3, FP8_E5M2, INT8], ids=str)
 def test_token_scales_may_differ_widely(cache_dtype: torch.dtype, backend: Backend):
     """Weight times scale neither overflows nor vanishes beside the largest such product."""

@@ -24,15 +24,15 @@ Prefill choose_prefill() {
   return prefill;
 }
 
-// With the fastest arithmetic that this CPU has for rows of T and is exact enough for the query.
+// By the fastest arithmetic that this CPU has for rows of T and that is exact enough for the query.
 template <typename T>
 void run(const AttentionParams& params, const Unit& unit) {
 #if defined(__AVX512BF16__)
-  if constexpr (std::is_same_v<T, int8_t>) {
-    if (params.dtype != DType::kFloat32) return DecodeUnit<T, Int8Products>(params, unit).run();
-  } else if constexpr (sizeof(T) == 1 || std::is_same_v<T, BFloat16>) {
-    if (params.dtype == DType::kBFloat16 && tuning().dots_bf16) {
-      return DecodeUnit<T, Bf16Products<T>>(params, unit).run();
+  if (params.dtype == DType::kBFloat16) {
+    if constexpr (std::is_same_v<T, int8_t>) {
+      return DecodeUnit<T, Int8Products>(params, unit).run();
+    } else if constexpr (sizeof(T) == 1 || std::is_same_v<T, BFloat16>) {
+      if (tuning().dots_bf16) return DecodeUnit<T, Bf16Products<T>>(params, unit).run();
     }
   }
 #endif

@@ -1,6 +1,7 @@
-// q.k and p.v for int8 caches by vpdpbusd, on codes as they are: queries and weights become 16-bit
-// integers, in two signed bytes each, with a scale per row (of a tile, for weights). Integer sums
-// are exact, so the error is that of an element's last bit, 2^-15 of the row's largest one.
+// q.k and p.v of queries in bf16 for int8 caches by vpdpbusd, on codes as they are: queries and
+// weights become 16-bit integers, in two signed bytes each, with a scale per row (of a tile, for
+// weights). Integer sums are exact, so the error is that of an element's last bit, 2^-15 of the
+// row's largest one.
 //
 // vpdpbusd multiplies unsigned bytes by signed ones. Codes are the unsigned ones, as code + 128,
 // and 128 times the sum of the others is taken off at the end. 256 products, kMaxHeadDim, of a code
