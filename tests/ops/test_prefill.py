@@ -93,6 +93,18 @@ def poke(case: Case, name: str, position: int, value: float) -> Case:
     return replace(case, **{name: cache})
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, FP16, BF16], ids=str)
+def test_logits_may_grow_from_tile_to_tile(dtype: torch.dtype, backend: Backend):
+    """What was added up before has to shrink: by e^2 and more per hundred keys."""
+    case = build(Spec(**CHUNK, dtype=dtype, heads=(4, 2)))
+    case.query[..., DIM] = 1.0
+    block_size = case.key_cache.shape[1]
+    for position in range(700):
+        block = case.block_tables[0, position // block_size]
+        case.key_cache[block, position % block_size, :, DIM] = position / 50 / case.scale
+    assert_as_expected(run_varlen(case, backend), case)
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["key_cache", "value_cache"])
 @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
