@@ -55,15 +55,15 @@ def test_the_choice_between_v1_and_v2_is_marked(capsys: pytest.CaptureFixture[st
     assert main(["decode", "--only", "1x4096", "--peers", "none", *QUICK]) == 0
     lines = capsys.readouterr().out.splitlines()
     (choice,) = (line for line in lines if "<- the choice" in line)
-    assert choice.startswith("V2, partitions of 1024 ")
+    assert choice.startswith("V2, partitions of 256 ")
 
 
 def test_a_choice_beside_the_usual_ones_is_found_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr(attention, "PARTITION_SIZES", (256,))
+    monkeypatch.setattr(attention, "PARTITION_SIZES", (1024,))
     assert main(["decode", "--only", "1x4096", "--peers", "none", *QUICK]) == 0
-    assert "V2, partitions of 1024 " in capsys.readouterr().out
+    assert "V2, partitions of 256 " in capsys.readouterr().out
 
 
 def test_what_does_not_fit_is_left_out_with_a_line(
