@@ -1,4 +1,4 @@
-// q.k and p.v of queries in bf16 by vdpbf16ps, for caches in bf16 or 8 bits: exact products of
+// q.k and p.v of queries in bf16 by vdpbf16ps, for caches in bf16 or fp8: exact products of
 // pairs, added up in fp32, with nothing to widen. Weights are rounded to bf16.
 #pragma once
 
@@ -22,13 +22,12 @@ PAGEDATTN_ALWAYS_INLINE void dot_block_bf16(RowArray<const BFloat16> q, const Ke
   const auto add_pairs = [&](int d, const auto& load_key) __attribute__((always_inline)) {
 #pragma GCC unroll 16
     for (int t = 0; t < kTokens; ++t) {
-      const auto key = reinterpret_cast<__m512bh>(load_key(keys.row(t) + d));
+      const __m512i key = load_key(keys.row(t) + d);
       keys.reading(t, d, kPair);
 #pragma GCC unroll 4
       for (int r = 0; r < Rows; ++r) {
-        const auto query = reinterpret_cast<__m512bh>(_mm512_loadu_si512(q.row(r) + d));
         Vec& sum = sums[r * kTokens + t];
-        sum = _mm512_dpbf16_ps(sum, key, query);
+        sum = add_dots(sum, key, _mm512_loadu_si512(q.row(r) + d));
       }
     }
   };

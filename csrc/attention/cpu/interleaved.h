@@ -1,7 +1,7 @@
 // Rows of the cache as vdpbf16ps and vpdpbusd want them, which add up the products of the halves or
-// bytes of a dword: keys so that a lane is a token, and scores need no sum across lanes; values so
-// that a dword has an element of each of several tokens. All in registers: a store of 64 bytes
-// would take as long as two of these instructions.
+// bytes of a dword: int8 keys so that a lane is a token, and scores need no sum across lanes;
+// values so that a dword has an element of each of several tokens. All in registers: a store of 64
+// bytes would take as long as two of these instructions.
 #pragma once
 
 #if defined(__AVX512BF16__)
@@ -24,8 +24,8 @@ PAGEDATTN_ALWAYS_INLINE __m512 add_dots(__m512 sum, __m512i pairs, __m512i other
                           reinterpret_cast<__m512bh>(others));
 }
 
-// take(j, v) for each dword j of the rows of a chunk: lane t of v has that of row t. Rows are
-// `bytes` bytes long, a multiple of 8; beyond them are zeros.
+// take(j, v) for each dword j of the rows, of bytes, of a chunk: lane t of v has that of row t.
+// Rows are `bytes` long, a multiple of 8; beyond them are zeros.
 //
 //   16 bytes of 16 rows are        a lane's dwords are    and transposed
 //   x0: row 0 | row 4 | 8 | 12     0 1 2 3 of row 0       y0: 0 of rows 0 1 2 3 | 4 5 6 7 | ...

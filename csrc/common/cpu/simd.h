@@ -263,19 +263,18 @@ PAGEDATTN_ALWAYS_INLINE void store_upper_halves(BFloat16* p, const Vec* pair) {
 //   a = a0 a1, b = b0 b1:   blend -> a0 b1,  shuffle -> a1 b0,  added -> a b
 #if defined(CPU_CAPABILITY_AVX512)
 
-template <typename Add>
-PAGEDATTN_ALWAYS_INLINE __m512 fold_each(const __m512* v, const Add& add) {
-  const auto halves = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return add(_mm512_mask_blend_ps(0xff00, a, b), _mm512_shuffle_f32x4(a, b, 0x4e));
+PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
+  const auto halves = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_mask_blend_ps(0xff00, a, b) + _mm512_shuffle_f32x4(a, b, 0x4e);
   };
-  const auto quarters = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return add(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  const auto quarters = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_shuffle_f32x4(a, b, 0x88) + _mm512_shuffle_f32x4(a, b, 0xdd);
   };
-  const auto eighths = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return add(_mm512_mask_blend_ps(0xcccc, a, b), _mm512_shuffle_ps(a, b, 0x4e));
+  const auto eighths = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_mask_blend_ps(0xcccc, a, b) + _mm512_shuffle_ps(a, b, 0x4e);
   };
-  const auto sixteenths = [&](__m512 a, __m512 b) __attribute__((always_inline)) {
-    return add(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+  const auto sixteenths = [](__m512 a, __m512 b) __attribute__((always_inline)) {
+    return _mm512_shuffle_ps(a, b, 0x88) + _mm512_shuffle_ps(a, b, 0xdd);
   };
   __m512 x[4];  // x[j]: in 128-bit lane i, what is left of v[4 i + j]
 #pragma GCC unroll 4
@@ -283,22 +282,6 @@ PAGEDATTN_ALWAYS_INLINE __m512 fold_each(const __m512* v, const Add& add) {
     x[j] = quarters(halves(v[j], v[j + 4]), halves(v[j + 8], v[j + 12]));
   }
   return sixteenths(eighths(x[0], x[1]), eighths(x[2], x[3]));
-}
-
-PAGEDATTN_ALWAYS_INLINE Vec sum_each(const Vec* v) {
-  __m512 vectors[kWidth];
-#pragma GCC unroll 16
-  for (int i = 0; i < kWidth; ++i) vectors[i] = v[i];
-  return fold_each(vectors, [](__m512 a, __m512 b) { return a + b; });
-}
-
-PAGEDATTN_ALWAYS_INLINE __m512i sum_each(const __m512i* v) {  // of int32
-  __m512 vectors[kWidth];
-#pragma GCC unroll 16
-  for (int i = 0; i < kWidth; ++i) vectors[i] = _mm512_castsi512_ps(v[i]);
-  return _mm512_castps_si512(fold_each(vectors, [](__m512 a, __m512 b) {
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
-  }));
 }
 
 #elif defined(CPU_CAPABILITY_AVX2)
