@@ -65,7 +65,7 @@ class DecodeUnit {
       rows_[i].position =
           query_position(unit_.first_row + token_in_unit(i), unit_.query_len, unit_.seq_len);
       rows_[i].alibi_slope = slopes ? slopes[head(i)] : 0.0f;
-      rows_[i].max = -kInfinity;
+      rows_[i].reference = -kInfinity;
       rows_[i].sum = Vec(0.0f);
     }
   }
@@ -166,7 +166,7 @@ class DecodeUnit {
       finish_logits(rule, rows_[i], tile, scales, weights_.row(i));
     }
     for (int i = first; i < first + count; ++i) {
-      const float correction = raise_max(weights_.row(i), tile.count, rows_[i]);
+      const float correction = raise_reference(weights_.row(i), tile.count, rows_[i]);
       if (correction != 1.0f) scale_row(out_.row(i), correction);
     }
     for (int i = first; i < first + count; ++i) weigh(weights_.row(i), tile.count, rows_[i]);
@@ -194,7 +194,7 @@ class DecodeUnit {
       products_.finish(i);
       const float* const sinks = partial ? nullptr : params_.masks.sinks;
       const RowResult result =
-          finish_softmax(rows_[i].max, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
+          finish_softmax(rows_[i].reference, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
       const int kv_head = unit_.kv_head + i / rows_per_kv_head_;
       const float factor = result.factor * common_scale(params_.cache.value.scale, kv_head);
       if (partial) {
@@ -239,7 +239,7 @@ class DecodeUnit {
   LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
   RowState rows_[kMaxRows];
-  const FloatRows weights_{weights_data_, kTile};
+  const TileRows weights_{weights_data_};
   const FloatRows out_;
   Products products_;
   alignas(64) float weights_data_[kMaxRows * kTile];

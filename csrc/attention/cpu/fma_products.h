@@ -26,7 +26,7 @@ PAGEDATTN_ALWAYS_INLINE void for_each_pair(int head_dim, const F& f) {
 // ConvertedRows (prefetch.h); their elements are of type T.
 template <int Rows, typename T, typename Keys>
 PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_dim,
-                                       FloatRows scores) {
+                                       TileRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   Vec sums[kWidth];
 #pragma GCC unroll 16
@@ -51,16 +51,16 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_d
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
 template <int Rows, typename T, typename Keys>
 inline void query_key_product(FloatRows q, const Keys& keys, int num_tokens, int head_dim,
-                              FloatRows scores) {
+                              TileRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   for (int t = 0; t < num_tokens; t += kTokens) {
-    dot_block<Rows, T>(q, keys.from(t), head_dim, {scores.data + t, scores.stride});
+    dot_block<Rows, T>(q, keys.from(t), head_dim, scores.at(0, t));
   }
 }
 
 // out[r][d ...] += sum over t of p[r][t] * v[t][d ...] for Pairs pairs of vectors from d on.
 template <int Rows, int Pairs, typename Values, typename Load>
-PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const Values& values, int num_tokens,
+PAGEDATTN_ALWAYS_INLINE void accumulate_block(TileRows p, const Values& values, int num_tokens,
                                               int d, FloatRows out, const Load& load_value) {
   constexpr int kVectors = 2 * Pairs;
   Vec sums[Rows][kVectors];
@@ -90,7 +90,7 @@ PAGEDATTN_ALWAYS_INLINE void accumulate_block(FloatRows p, const Values& values,
 
 // out[r] += sum over t < num_tokens of p[r][t] * v[t]. The rows should fit in the L1 cache.
 template <int Rows, typename T, typename Values>
-inline void weight_value_product(FloatRows p, const Values& values, int num_tokens, int head_dim,
+inline void weight_value_product(TileRows p, const Values& values, int num_tokens, int head_dim,
                                  FloatRows out) {
   constexpr int kRegisters = kWidth > 8 ? 16 : 8;  // that accumulate
   constexpr int kPairs = Rows == 1 ? 4 : kRegisters / 2 / (Rows == 3 ? 4 : Rows);
@@ -115,7 +115,7 @@ class FmaProducts {
  public:
   static int row_stride(int head_dim) { return round_up(head_dim, kPair); }
 
-  FmaProducts(int head_dim, int rows_per_kv_head, FloatRows weights, FloatRows out)
+  FmaProducts(int head_dim, int rows_per_kv_head, TileRows weights, FloatRows out)
       : head_dim_(head_dim),
         stride_(row_stride(head_dim)),
         widens_(!std::is_same_v<T, float> && rows_per_kv_head >= kRowsWorthWidening),
@@ -133,7 +133,7 @@ class FmaProducts {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
         query_key_product<rows(), decltype(element)>(
             {query_.row(i), stride_}, i == first ? rows_read : rows_read.without_prefetch(), tokens,
-            size, {weights_.row(i) + column, weights_.stride});
+            size, weights_.at(i, column));
       });
     });
   }
@@ -144,7 +144,7 @@ class FmaProducts {
     read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
         weight_value_product<rows(), decltype(element)>(
-            {weights_.row(i) + column, weights_.stride},
+            weights_.at(i, column),
             i == first ? rows_read : rows_read.without_prefetch(), tokens, size,
             {out_.row(i), stride_});
       });
@@ -191,7 +191,7 @@ class FmaProducts {
   const int head_dim_;
   const int stride_;
   const bool widens_;
-  const FloatRows weights_;
+  const TileRows weights_;
   const FloatRows out_;
   const FloatRows query_;
   alignas(64) float query_data_[kMaxRows * kMaxHeadDim];

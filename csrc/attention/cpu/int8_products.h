@@ -58,23 +58,41 @@ struct SplitIntegers {
   }
 };
 
-// A power of two, so that elements of bf16 down to 2^-7 of the largest one become exact integers.
-// NaN where `max` is not finite.
-inline float factor_to_split(float max) {
-  constexpr float kLargest = 127 * 256 + 127;
-  constexpr int kBias = 127;
-  int exponent = static_cast<int>(float_to_bits(max) >> 23) - kBias;
-  if (exponent > kBias) return std::numeric_limits<float>::quiet_NaN();
-  if (exponent < 15 - kBias) exponent = 15 - kBias;  // the factor and its inverse stay normal
-  const float factor = bits_to_float(static_cast<uint32_t>(14 - exponent + kBias) << 23);
-  return max * factor > kLargest ? factor / 2 : factor;
-}
+// Of a row of floats: what turns them into 16-bit integers, and back. Powers of two, so that
+// elements of bf16 down to 2^-7 of the row's largest one become exact integers. NaN if there is an
+// infinity or NaN.
+struct SplitScale {
+  float factor;
+  float inverse;
 
-inline float largest_magnitude(const float* row, int size) {
-  Vec max(0.0f);
-  for (int i = 0; i < size; i += kWidth) max = at::vec::maximum(max, load(row + i).abs());
-  return max_lanes(max);
-}
+  SplitScale(const float* row, int size) {
+    constexpr uint32_t kLargest = 127 * 256 + 127;  // an integer's
+    constexpr uint32_t kCarry = (uint32_t{1} << 24) - (kLargest << 9);
+    // Floats without a sign are in the order of their bits. Those that would be above kLargest, had
+    // it their exponent, are carried to the next one.
+    const uint32_t exponent = (largest_magnitude_bits(row, size) + kCarry) >> 23;
+    constexpr uint32_t kInfinite = 255;
+    constexpr uint32_t kBits = 14;  // of kLargest, but for its first
+    if (exponent >= kInfinite) {
+      factor = inverse = std::numeric_limits<float>::quiet_NaN();
+      return;
+    }
+    const uint32_t normal = exponent > kBits ? exponent : kBits + 1;  // factor and inverse stay so
+    factor = bits_to_float((254 + kBits - normal) << 23);
+    inverse = bits_to_float((normal - kBits) << 23);
+  }
+
+ private:
+  static uint32_t largest_magnitude_bits(const float* row, int size) {
+    __m512i max = _mm512_setzero_si512();
+    for (int i = 0; i < size; i += kWidth) {
+      const __m512i magnitude =
+          _mm512_and_si512(_mm512_loadu_si512(row + i), _mm512_set1_epi32(0x7fffffff));
+      max = _mm512_max_epu32(max, magnitude);
+    }
+    return _mm512_reduce_max_epu32(max);
+  }
+};
 
 PAGEDATTN_ALWAYS_INLINE Vec to_float(Ints x) {
   return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(x));
@@ -85,36 +103,72 @@ class Int8Products {
  public:
   static int row_stride(int head_dim) { return round_up(head_dim, kGroup); }
 
-  Int8Products(int head_dim, int, FloatRows weights, FloatRows out)
+  Int8Products(int head_dim, int, TileRows weights, FloatRows out)
       : head_dim_(head_dim), stride_(row_stride(head_dim)), weights_(weights), out_(out) {}
 
   void set_query(int i, const float* row) {
-    const float factor = factor_to_split(largest_magnitude(row, stride_));
+    const SplitScale scale(row, stride_);
     Ints excess{};
     for (int d = 0; d < stride_; d += kGroup) {
-      const SplitIntegers split = split_row(row + d, kGroup, factor);
-      split.store(query_ + 2 * i * stride_ + d, query_ + (2 * i + 1) * stride_ + d);
+      const SplitIntegers split = split_row(row + d, kGroup, scale.factor);
+      split.store(query_ + 2 * i * kMaxHeadDim + d, query_ + (2 * i + 1) * kMaxHeadDim + d);
       excess += split.excess();
     }
-    query_scale_[i] = 1.0f / factor;
+    query_scale_[i] = scale.inverse;
     query_excess_[i] = _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(excess));
   }
 
-  void score(const StreamedRows<int8_t>& keys, int, int column, int first, int count) {
+  void score(const StreamedRows<int8_t>& keys, int tokens, int column, int first, int count) {
+    for (int t = 0; t < tokens; t += kWidth) score(keys.from(t), column + t, first, count);
+  }
+
+  void take_weights(int i, int count) {
+    const float* const row = weights_.row(i);
+    const int padded = round_up(count, kWidth);
+    const SplitScale scale(row, padded);
+    const SplitIntegers split = split_row(row, padded, scale.factor);
+    split.store(split_weights_ + 2 * i * kTile, split_weights_ + (2 * i + 1) * kTile);
+    const Ints excess = split.excess();
+    std::memcpy(weight_excess_[i], &excess, sizeof(excess));
+    weight_scale_[i] = scale.inverse;
+  }
+
+  void add_values(const StreamedRows<int8_t>& values, int tokens, int column, int first,
+                  int count) {
+    for (int t = 0; t < tokens; t += kWidth) {
+      const StreamedRows<int8_t> rows = values.from(t);
+      for (int d = 0; d < stride_; d += kGroup) {
+        Ints group[kSteps][kVectors];
+        interleave(rows, d, group);
+        int i = first;
+        for (; i + 2 <= first + count; i += 2) add<2>(group, column + t, i, d);
+        if (i < first + count) add<1>(group, column + t, i, d);
+      }
+    }
+  }
+
+  void finish(int i) { to_element_order<kVectors>(out_.row(i), stride_); }
+
+ private:
+  static constexpr int kGroup = 64;
+  static constexpr int kVectors = kGroup / kWidth;
+  static constexpr int kSteps = kWidth / 4;  // a dword has an element of four tokens
+
+  // Of kWidth tokens, as add_values takes them too.
+  void score(const StreamedRows<int8_t>& keys, int column, int first, int count) {
     for_row_blocks(first, count, [&](auto num_rows, int i) __attribute__((always_inline)) {
       constexpr int kRows = num_rows();
       Ints sums[2 * kRows];
 #pragma GCC unroll 8
       for (int r = 0; r < 2 * kRows; ++r) sums[r] = Ints{};
-      const int8_t* const query = query_ + 2 * i * stride_;
-      const int64_t stride = stride_;
+      const int8_t* const query = query_ + 2 * i * kMaxHeadDim;
       for_each_dword(i == first ? keys : keys.without_prefetch(), head_dim_,
                      [&](int64_t j, __m512i codes) __attribute__((always_inline)) {
                        const __m512i key = plus_128(codes);
 #pragma GCC unroll 8
                        for (int r = 0; r < 2 * kRows; ++r) {
                          sums[r] =
-                             add_dots(sums[r], key, broadcast_dword(query + r * stride + 4 * j));
+                             add_dots(sums[r], key, broadcast_dword(query + r * kMaxHeadDim + 4 * j));
                        }
                      });
 #pragma GCC unroll 4
@@ -124,35 +178,6 @@ class Int8Products {
       }
     });
   }
-
-  void take_weights(int i, int count) {
-    const float* const row = weights_.row(i);
-    const int padded = round_up(count, kChunk);
-    const float factor = factor_to_split(largest_magnitude(row, padded));
-    const SplitIntegers split = split_row(row, padded, factor);
-    split.store(split_weights_ + 2 * i * kTile, split_weights_ + (2 * i + 1) * kTile);
-    const Ints excess = split.excess();
-    std::memcpy(weight_excess_[i], &excess, sizeof(excess));
-    weight_scale_[i] = 1.0f / factor;
-  }
-
-  void add_values(const StreamedRows<int8_t>& values, int tokens, int column, int first,
-                  int count) {
-    const int num_steps = (tokens + 3) / 4;
-    for_row_blocks(first, count, [&](auto num_rows, int i) __attribute__((always_inline)) {
-      const auto block = i == first ? values : values.without_prefetch();
-      for (int d = 0; d < stride_; d += kGroup) {
-        add<num_rows(), 0>(block, num_steps, column, i, d);
-        add<num_rows(), 1>(values.without_prefetch(), num_steps, column, i, d);
-      }
-    });
-  }
-
-  void finish(int i) { to_element_order<kVectors>(out_.row(i), stride_); }
-
- private:
-  static constexpr int kGroup = 64;
-  static constexpr int kVectors = kGroup / kWidth;
 
   // row[0 ... 64) * factor, with zeros from `count` on.
   static PAGEDATTN_ALWAYS_INLINE SplitIntegers split_row(const float* row, int count,
@@ -167,53 +192,73 @@ class Int8Products {
     return SplitIntegers(integers);
   }
 
-  // The first or the other half of what a group of elements becomes, interleaved by fours of
-  // tokens.
-  template <int Rows, int Half>
-  PAGEDATTN_ALWAYS_INLINE void add(const StreamedRows<int8_t>& values, int num_steps, int column,
-                                   int i, int d) {
-    constexpr int kHalf = kVectors / 2;
-    Ints sums[2 * Rows][kHalf];
-#pragma GCC unroll 8
-    for (int r = 0; r < 2 * Rows; ++r) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kHalf; ++v) sums[r][v] = Ints{};
-    }
+  // The elements [d, d + kGroup) of a chunk's tokens, a vector having an element of each of four.
+  PAGEDATTN_ALWAYS_INLINE void interleave(const StreamedRows<int8_t>& values, int d,
+                                          Ints (&group)[kSteps][kVectors]) {
     const int rest = head_dim_ - d;
     const __mmask64 there = rest >= kGroup ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
-    const auto load_step = [&](int step, __m512i* value) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+    for (int step = 0; step < kSteps; ++step) {
       __m512i codes[4];
 #pragma GCC unroll 4
       for (int t = 0; t < 4; ++t) {
-        codes[t] = _mm512_maskz_loadu_epi8(there, values.row(4 * step + t) + d);
+        codes[t] = plus_128(_mm512_maskz_loadu_epi8(there, values.row(4 * step + t) + d));
         values.reading(4 * step + t, d, kGroup);
       }
-      const auto unpack = [](__m512i a, __m512i b) __attribute__((always_inline)) {
-        return Half == 0 ? _mm512_unpacklo_epi8(a, b) : _mm512_unpackhi_epi8(a, b);
-      };
-      const __m512i pairs[2] = {unpack(codes[0], codes[1]), unpack(codes[2], codes[3])};
-      value[0] = plus_128(_mm512_unpacklo_epi16(pairs[0], pairs[1]));
-      value[1] = plus_128(_mm512_unpackhi_epi16(pairs[0], pairs[1]));
-    };
-    add_steps(num_steps, load_step,
-              RowArray<const int8_t>{split_weights_ + 2 * i * kTile + column, kTile}, sums);
+      const __m512i low[2] = {_mm512_unpacklo_epi8(codes[0], codes[1]),
+                              _mm512_unpacklo_epi8(codes[2], codes[3])};
+      const __m512i high[2] = {_mm512_unpackhi_epi8(codes[0], codes[1]),
+                               _mm512_unpackhi_epi8(codes[2], codes[3])};
+      group[step][0] = reinterpret_cast<Ints>(_mm512_unpacklo_epi16(low[0], low[1]));
+      group[step][1] = reinterpret_cast<Ints>(_mm512_unpackhi_epi16(low[0], low[1]));
+      group[step][2] = reinterpret_cast<Ints>(_mm512_unpacklo_epi16(high[0], high[1]));
+      group[step][3] = reinterpret_cast<Ints>(_mm512_unpackhi_epi16(high[0], high[1]));
+    }
+  }
+
+  template <int Rows>
+  PAGEDATTN_ALWAYS_INLINE void add(const Ints (&group)[kSteps][kVectors], int column, int i,
+                                   int d) {
+    Ints sums[Rows][kVectors] = {};
+    const auto add_products = [&](int part) __attribute__((always_inline)) {
 #pragma GCC unroll 4
+      for (int step = 0; step < kSteps; ++step) {
+#pragma GCC unroll 2
+        for (int r = 0; r < Rows; ++r) {
+          const __m512i weight =
+              broadcast_dword(split_weights_ + (2 * (i + r) + part) * kTile + column + 4 * step);
+#pragma GCC unroll 4
+          for (int v = 0; v < kVectors; ++v) {
+            sums[r][v] =
+                add_dots(sums[r][v], reinterpret_cast<__m512i>(group[step][v]), weight);
+          }
+        }
+      }
+    };
+    add_products(0);
+#pragma GCC unroll 2
+    for (int r = 0; r < Rows; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[r][v] *= 256;
+    }
+    add_products(1);
+#pragma GCC unroll 2
     for (int r = 0; r < Rows; ++r) {
       const int32_t* const four = weight_excess_[i + r] + column / 4;
       const int32_t excess = four[0] + four[1] + four[2] + four[3];
       const Vec scale(weight_scale_[i + r]);
-#pragma GCC unroll 2
-      for (int v = 0; v < kHalf; ++v) {
-        float* const out = out_.row(i + r) + d + (kHalf * Half + v) * kWidth;
-        const Ints sum = sums[2 * r][v] * 256 + sums[2 * r + 1][v] - excess;
-        store(out, at::vec::fmadd(to_float(sum), scale, load(out)));
+      float* const out = out_.row(i + r) + d;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) {
+        store(out + v * kWidth,
+              at::vec::fmadd(to_float(sums[r][v] - excess), scale, load(out + v * kWidth)));
       }
     }
   }
 
   const int head_dim_;
   const int stride_;
-  const FloatRows weights_;
+  const TileRows weights_;
   const FloatRows out_;
   alignas(64) int8_t query_[2 * kMaxRows * kMaxHeadDim];  // of each row, the high bytes first
   float query_scale_[kMaxRows];

@@ -24,7 +24,7 @@ PAGEDATTN_ALWAYS_INLINE __m512 add_dots(__m512 sum, __m512i pairs, __m512i other
                           reinterpret_cast<__m512bh>(others));
 }
 
-// take(j, v) for each dword j of the rows, of bytes, of a chunk: lane t of v has that of row t.
+// take(j, v) for each dword j of kWidth rows of bytes: lane t of v has that of row t.
 // Rows are `bytes` long, a multiple of 8; beyond them are zeros.
 //
 //   16 bytes of 16 rows are        a lane's dwords are    and transposed
@@ -32,8 +32,9 @@ PAGEDATTN_ALWAYS_INLINE __m512 add_dots(__m512 sum, __m512i pairs, __m512i other
 //   x1: row 1 | row 5 | 9 | 13     0 1 2 3 of row 1       y1: 1 of rows 0 1 2 3 | 4 5 6 7 | ...
 template <typename Rows, typename F>
 PAGEDATTN_ALWAYS_INLINE void for_each_dword(const Rows& rows, int bytes, const F& take) {
-  const char* row_data[kChunk];
-  for (int t = 0; t < kChunk; ++t) row_data[t] = reinterpret_cast<const char*>(rows.row(t));
+  // volatile, as pointers that are kept in registers would be kept in vectors, for want of others.
+  const char* volatile row_data[kWidth];
+  for (int t = 0; t < kWidth; ++t) row_data[t] = reinterpret_cast<const char*>(rows.row(t));
   const auto transpose = [&](int64_t byte, const auto& load) __attribute__((always_inline)) {
     const auto row = [&](int t) __attribute__((always_inline)) { return load(row_data[t] + byte); };
     __m512i x[4];
@@ -52,21 +53,21 @@ PAGEDATTN_ALWAYS_INLINE void for_each_dword(const Rows& rows, int bytes, const F
       take(byte / 4 + 2 * i + 1, _mm512_unpackhi_epi64(first[i], last[i]));
     }
   };
-  // What lies ahead is asked for on the way.
-  const int rows_per_step = (16 * kChunk + bytes - 1) / bytes;
-  int t = 0;
-  const auto ask = [&] {
-    for (int i = 0; i < rows_per_step && t < kChunk; ++i, ++t) rows.reading_row(t, bytes);
+  // A quarter of the rows' lines are asked for at each quarter of a line.
+  const auto ask = [&](int64_t byte) __attribute__((always_inline)) {
+    const int first = byte / 16 % 4 * 4;
+#pragma GCC unroll 4
+    for (int t = 0; t < 4; ++t) rows.reading(first + t, byte / 64 * 64, 64);
   };
   int64_t byte = 0;
   for (; byte + 16 <= bytes; byte += 16) {
-    ask();
+    ask(byte);
     transpose(byte, [](const char* p) __attribute__((always_inline)) {
       return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     });
   }
   if (byte < bytes) {
-    ask();
+    ask(byte);
     transpose(byte, [](const char* p) __attribute__((always_inline)) {
       return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     });
@@ -107,8 +108,8 @@ inline void to_element_order(float* row, int size) {
     float lanes[kGroup];
     std::memcpy(lanes, group, sizeof(lanes));
     for (int v = 0; v < kVectors; ++v) {
-      for (int lane = 0; lane < kWidth; ++lane) {
-        group[4 * kVectors * (lane / 4) + 4 * v + lane % 4] = lanes[v * kWidth + lane];
+      for (int lane = 0; lane < kWidth; lane += 4) {
+        std::memcpy(group + kVectors * lane + 4 * v, lanes + v * kWidth + lane, 4 * sizeof(float));
       }
     }
   }

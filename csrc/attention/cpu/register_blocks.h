@@ -16,7 +16,7 @@ namespace pagedattn::PAGEDATTN_ISA {
 constexpr int kMaxRows = 64;  // query rows (tokens x heads) of a unit of work
 constexpr int kMaxHeadDim = 256;
 constexpr int kTile = 64;          // tokens; divides every partition size of V2
-constexpr int kChunk = 16;         // tokens whose rows are read kv head after kv head
+constexpr int kChunk = 32;         // tokens whose rows are read kv head after kv head
 constexpr int kRowBlock = 4;       // query rows that share the registers
 constexpr int kTokenPad = kWidth;  // token lists are padded to a multiple of this with valid rows
 static_assert(kTile % kChunk == 0 && kChunk % kTokenPad == 0);
@@ -29,6 +29,13 @@ struct RowArray {
   T* row(int i) const { return data + static_cast<int64_t>(i) * stride; }
 };
 using FloatRows = RowArray<float>;
+
+// The scores of a tile, then its weights: a row for each query row.
+struct TileRows {
+  float* data;
+  float* row(int i) const { return data + static_cast<int64_t>(i) * kTile; }
+  TileRows at(int row, int token) const { return {data + row * kTile + token}; }
+};
 
 // f(number of rows as a constant, first row) for blocks of rows.
 template <typename F>
@@ -53,7 +60,7 @@ constexpr int kTokensPerBlock = kWidth / (Rows == 3 ? 4 : Rows);
 
 // scores[r][t] = lane r * number of tokens + t.
 template <int Rows>
-PAGEDATTN_ALWAYS_INLINE void scatter_scores(const Vec& lanes, FloatRows scores) {
+PAGEDATTN_ALWAYS_INLINE void scatter_scores(const Vec& lanes, TileRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   float totals[kWidth];
   store(totals, lanes);

@@ -16,12 +16,16 @@ struct LogitRule {
   bool scale_per_key;  // each key has a scale of its own
 };
 
+// The reference moves only when a weight would exceed exp(kHeadroom): after the first tiles, whose
+// maximum it is, seldom.
+constexpr float kHeadroom = 5.0f;
+
 // One query row: its place, and its softmax over the keys met so far.
 struct RowState {
   int position;
   float alibi_slope;
-  float max;  // of the logits
-  Vec sum;    // its lanes together: of exp(logit - max)
+  float reference;  // no logit is more than kHeadroom above it
+  Vec sum;          // its lanes together: of exp(logit - reference)
 };
 
 // In place, scores[0, count) become logits; the lanes past them up to a whole vector become -inf,
@@ -43,26 +47,27 @@ inline void finish_logits(const LogitRule& rule, const RowState& row, const Tile
   for (int t = tile.count; t % kWidth != 0; ++t) scores[t] = -kInfinity;
 }
 
-// Takes logits into the maximum of the row. Returns the factor by which what was accumulated before
-// has to shrink.
-inline float raise_max(const float* logits, int count, RowState& row) {
-  Vec max(row.max);
-  for (int t = 0; t < count; t += kWidth) max = at::vec::maximum(max, load(logits + t));
-  const float new_max = max_lanes(max);
-  if (row.max == new_max) return 1.0f;
-  const float correction = exp_nonpositive(row.max - new_max);
-  row.max = new_max;
+// Moves the reference of the row if these logits ask for it. Returns the factor by which what was
+// accumulated before has to shrink.
+inline float raise_reference(const float* logits, int count, RowState& row) {
+  Vec max = load(logits);
+  for (int t = kWidth; t < count; t += kWidth) max = at::vec::maximum(max, load(logits + t));
+  const bool moves = (max <= Vec(row.reference + kHeadroom)).zero_mask() != 0;  // or there is NaN
+  if (!moves) return 1.0f;
+  const float reference = max_lanes(max);
+  const float correction = exp(row.reference - reference);
+  row.reference = reference;
   row.sum = row.sum * Vec(correction);
   return correction;
 }
 
-// Turns logits into weights exp(logit - max) in place and adds them to the row's sum.
+// Turns logits into weights exp(logit - reference) in place and adds them to the row's sum.
 inline void weigh(float* logits, int count, RowState& row) {
   // While all logits are -inf their weights are 0, not exp(-inf + inf) = NaN.
-  const Vec shift(row.max == -kInfinity ? 0.0f : row.max);
+  const Vec shift(row.reference == -kInfinity ? 0.0f : row.reference);
   Vec sum = row.sum;
   for (int t = 0; t < count; t += kWidth) {
-    const Vec weight = exp_nonpositive(load(logits + t) - shift);
+    const Vec weight = exp(load(logits + t) - shift);
     store(logits + t, weight);
     sum = sum + weight;
   }
@@ -76,13 +81,13 @@ struct RowResult {
   float factor;
 };
 
-inline RowResult finish_softmax(float row_max, float row_sum, const float* sink) {
+inline RowResult finish_softmax(float reference, float row_sum, const float* sink) {
   if (sink == nullptr || *sink == -kInfinity) {  // a sink of -inf is none
     if (row_sum == 0.0f) return {-kInfinity, 0.0f};
-    return {row_max + std::log(row_sum), 1.0f / row_sum};
+    return {reference + std::log(row_sum), 1.0f / row_sum};
   }
-  const float max = row_max < *sink ? *sink : row_max;
-  const float shrink = std::exp(row_max - max);
+  const float max = reference < *sink ? *sink : reference;
+  const float shrink = std::exp(reference - max);
   const float sum = row_sum * shrink + std::exp(*sink - max);
   return {max + std::log(sum), shrink / sum};
 }

@@ -1,4 +1,4 @@
-// 2^x for softmax weights, fewer instructions than exp_nonpositive (math.h) and as accurate as the
+// 2^x for softmax weights, fewer instructions than exp (math.h) and as accurate as the
 // kernel needs.
 #pragma once
 
