@@ -9,6 +9,7 @@
 #include "narrow.h"
 #include "prefetch.h"
 #include "register_blocks.h"
+#include "softmax.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
@@ -79,9 +80,9 @@ class Bf16Products {
     }
   }
 
-  void take_weights(int i, int count) {
-    for (int t = 0; t < count; t += kWidth) {
-      store(bf16_weights_ + i * kTile + t, load(weights_.row(i) + t));
+  void take_weights(int i, const TileRow& row) {
+    for (int v = 0; v < TileRow::kVectors; ++v) {
+      store(bf16_weights_ + i * kTile + v * kWidth, row.v[v]);
     }
   }
 

@@ -8,7 +8,7 @@
 //   set_query(i, row)              a row of row_stride floats, zeros from head_dim on
 //   score(keys, tokens, column, first, count)
 //                                  weights[i][column + t] = query[i] . keys[t], first <= i
-//   take_weights(i, count)         weights[i][0 ... count) are there
+//   take_weights(i, row)           what weights[i] shall be
 //   add_values(values, tokens, column, first, count)
 //                                  out[i] += sum over t of weights[i][column + t] * values[t]
 //   finish(i)                      out[i] to its natural order
@@ -154,34 +154,38 @@ class DecodeUnit {
     }
   }
 
-  // From scores to weights, for `count` rows of a kv head. Step by step for all rows, so that the
-  // steps of one row, each of which waits for the one before, overlap with those of the others.
+  // From scores to weights, for `count` rows of a kv head.
   void weigh_tile(int kv_head_in_unit, int first, int count, const Tile<T>& tile) {
     const LogitRule& rule = rules_[kv_head_in_unit];
-    float scales[kTile];
+    float key_scales[kTile];
+    float value_scales[kTile];
     if (rule.scale_per_key) {
-      read_scales(params_.cache.key.scale, tile.key_scale, kv_head_in_unit, tile.count, scales);
+      read_scales(params_.cache.key.scale, tile.key_scale, kv_head_in_unit, tile.count, key_scales);
     }
-    for (int i = first; i < first + count; ++i) {
-      finish_logits(rule, rows_[i], tile, scales, weights_.row(i));
-    }
-    for (int i = first; i < first + count; ++i) {
-      const float correction = raise_reference(weights_.row(i), tile.count, rows_[i]);
-      if (correction != 1.0f) scale_row(out_.row(i), correction);
-    }
-    for (int i = first; i < first + count; ++i) weigh(weights_.row(i), tile.count, rows_[i]);
     if (scale_per_value_) {
-      read_scales(params_.cache.value.scale, tile.value_scale, kv_head_in_unit, tile.count, scales);
-      for (int i = first; i < first + count; ++i) {
-        for (int t = 0; t < tile.count; ++t) weights_.row(i)[t] *= scales[t];
-      }
+      read_scales(params_.cache.value.scale, tile.value_scale, kv_head_in_unit, tile.count,
+                  value_scales);
     }
-    for (int i = first; i < first + count; ++i) products_.take_weights(i, tile.count);
+    for (int i = first; i < first + count; ++i) {
+      TileRow row;
+      finish_logits(rule, rows_[i], tile, key_scales, weights_.row(i), row);
+      const float correction = raise_reference(row, rows_[i]);
+      if (correction != 1.0f) scale_row(out_.row(i), correction);
+      weigh(row, rows_[i]);
+      if (scale_per_value_) {
+        for (int v = 0; v < TileRow::kVectors; ++v) {
+          row.v[v] = row.v[v] * load(value_scales + v * kWidth);
+        }
+      }
+      products_.take_weights(i, row);
+    }
   }
 
+  // Zeros past `count`.
   static void read_scales(const ScaleView& scale, const float* const* places, int kv_head_in_unit,
                           int count, float* out) {
     for (int t = 0; t < count; ++t) out[t] = places[t][kv_head_in_unit * scale.head_stride];
+    for (int t = count; t < kTile; ++t) out[t] = 0.0f;
   }
 
   void scale_row(float* row, float factor) const {

@@ -7,6 +7,7 @@
 #include "narrow.h"
 #include "prefetch.h"
 #include "register_blocks.h"
+#include "softmax.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
@@ -138,7 +139,9 @@ class FmaProducts {
     });
   }
 
-  void take_weights(int, int) {}  // as they are
+  void take_weights(int i, const TileRow& row) {
+    for (int v = 0; v < TileRow::kVectors; ++v) store(weights_.row(i) + v * kWidth, row.v[v]);
+  }
 
   void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
     read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {

@@ -15,6 +15,7 @@
 #include "interleaved.h"
 #include "prefetch.h"
 #include "register_blocks.h"
+#include "softmax.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
 
@@ -22,13 +23,12 @@ PAGEDATTN_ALWAYS_INLINE __m512i plus_128(__m512i codes) {
   return _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
 }
 
-// 64 integers, each as 256 * high + low.
+// 64 floats times a factor, as integers: 256 * high + low.
 struct SplitIntegers {
   __m512i high;
   __m512i low;
 
-  // Of integers in order, 16 to a vector.
-  PAGEDATTN_ALWAYS_INLINE explicit SplitIntegers(const __m512i* integers) {
+  PAGEDATTN_ALWAYS_INLINE SplitIntegers(const Vec* floats, float factor) {
     // Bytes 0 and 1 of the dwords of two vectors.
     alignas(64) static constexpr uint8_t kBytes[64] = {
         0,  4,  8,  12, 16, 20, 24, 28, 32, 36,  40,  44,  48,  52,  56,  60,
@@ -38,7 +38,8 @@ struct SplitIntegers {
     const __m512i bytes = _mm512_load_si512(kBytes);
     // With 128 added, byte 1 is the high one, and byte 0 differs from the low one in its sign.
     const auto shifted = [&](int i) __attribute__((always_inline)) {
-      return _mm512_add_epi32(integers[i], _mm512_set1_epi32(128));
+      const __m512i integers = _mm512_cvtps_epi32(floats[i] * Vec(factor));
+      return _mm512_add_epi32(integers, _mm512_set1_epi32(128));
     };
     const __m512i first = _mm512_permutex2var_epi8(shifted(0), bytes, shifted(1));
     const __m512i last = _mm512_permutex2var_epi8(shifted(2), bytes, shifted(3));
@@ -58,21 +59,25 @@ struct SplitIntegers {
   }
 };
 
-// Of a row of floats: what turns them into 16-bit integers, and back. Powers of two, so that
-// elements of bf16 down to 2^-7 of the row's largest one become exact integers. NaN if there is an
-// infinity or NaN.
+// What turns the floats of a row into 16-bit integers, and back. Powers of two, so that elements of
+// bf16 down to 2^-7 of the row's largest one become exact integers. NaN if there is an infinity or
+// NaN.
 struct SplitScale {
   float factor;
   float inverse;
 
-  SplitScale(const float* row, int size) {
+  PAGEDATTN_ALWAYS_INLINE SplitScale(const Vec* floats, int num_vectors) {
     constexpr uint32_t kLargest = 127 * 256 + 127;  // an integer's
-    constexpr uint32_t kCarry = (uint32_t{1} << 24) - (kLargest << 9);
-    // Floats without a sign are in the order of their bits. Those that would be above kLargest, had
-    // it their exponent, are carried to the next one.
-    const uint32_t exponent = (largest_magnitude_bits(row, size) + kCarry) >> 23;
+    constexpr uint32_t kBits = 14;                  // below its first
+    // Floats without a sign are in the order of their bits. Those that with this exponent would be
+    // kLargest or more are carried to the next one.
+    constexpr uint32_t kCarry = (uint32_t{1} << 24) - (kLargest << (23 - kBits));
+    __m512i largest = _mm512_setzero_si512();
+    for (int i = 0; i < num_vectors; ++i) {
+      largest = _mm512_max_epu32(largest, _mm512_castps_si512(floats[i].abs()));
+    }
+    const uint32_t exponent = (_mm512_reduce_max_epu32(largest) + kCarry) >> 23;
     constexpr uint32_t kInfinite = 255;
-    constexpr uint32_t kBits = 14;  // of kLargest, but for its first
     if (exponent >= kInfinite) {
       factor = inverse = std::numeric_limits<float>::quiet_NaN();
       return;
@@ -80,17 +85,6 @@ struct SplitScale {
     const uint32_t normal = exponent > kBits ? exponent : kBits + 1;  // factor and inverse stay so
     factor = bits_to_float((254 + kBits - normal) << 23);
     inverse = bits_to_float((normal - kBits) << 23);
-  }
-
- private:
-  static uint32_t largest_magnitude_bits(const float* row, int size) {
-    __m512i max = _mm512_setzero_si512();
-    for (int i = 0; i < size; i += kWidth) {
-      const __m512i magnitude =
-          _mm512_and_si512(_mm512_loadu_si512(row + i), _mm512_set1_epi32(0x7fffffff));
-      max = _mm512_max_epu32(max, magnitude);
-    }
-    return _mm512_reduce_max_epu32(max);
   }
 };
 
@@ -107,10 +101,12 @@ class Int8Products {
       : head_dim_(head_dim), stride_(row_stride(head_dim)), weights_(weights), out_(out) {}
 
   void set_query(int i, const float* row) {
-    const SplitScale scale(row, stride_);
+    Vec floats[kMaxHeadDim / kWidth];
+    for (int d = 0; d < stride_; d += kWidth) floats[d / kWidth] = load(row + d);
+    const SplitScale scale(floats, stride_ / kWidth);
     Ints excess{};
     for (int d = 0; d < stride_; d += kGroup) {
-      const SplitIntegers split = split_row(row + d, kGroup, scale.factor);
+      const SplitIntegers split(floats + d / kWidth, scale.factor);
       split.store(query_ + 2 * i * kMaxHeadDim + d, query_ + (2 * i + 1) * kMaxHeadDim + d);
       excess += split.excess();
     }
@@ -122,11 +118,9 @@ class Int8Products {
     for (int t = 0; t < tokens; t += kWidth) score(keys.from(t), column + t, first, count);
   }
 
-  void take_weights(int i, int count) {
-    const float* const row = weights_.row(i);
-    const int padded = round_up(count, kWidth);
-    const SplitScale scale(row, padded);
-    const SplitIntegers split = split_row(row, padded, scale.factor);
+  void take_weights(int i, const TileRow& row) {
+    const SplitScale scale(row.v, TileRow::kVectors);
+    const SplitIntegers split(row.v, scale.factor);
     split.store(split_weights_ + 2 * i * kTile, split_weights_ + (2 * i + 1) * kTile);
     const Ints excess = split.excess();
     std::memcpy(weight_excess_[i], &excess, sizeof(excess));
@@ -140,9 +134,7 @@ class Int8Products {
       for (int d = 0; d < stride_; d += kGroup) {
         Ints group[kSteps][kVectors];
         interleave(rows, d, group);
-        int i = first;
-        for (; i + 2 <= first + count; i += 2) add<2>(group, column + t, i, d);
-        if (i < first + count) add<1>(group, column + t, i, d);
+        for (int i = first; i < first + count; ++i) add(group, column + t, i, d);
       }
     }
   }
@@ -179,19 +171,6 @@ class Int8Products {
     });
   }
 
-  // row[0 ... 64) * factor, with zeros from `count` on.
-  static PAGEDATTN_ALWAYS_INLINE SplitIntegers split_row(const float* row, int count,
-                                                         float factor) {
-    __m512i integers[4];
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; ++v) {
-      const bool there = v * kWidth < count;
-      integers[v] =
-          there ? _mm512_cvtps_epi32(load(row + v * kWidth) * Vec(factor)) : _mm512_setzero_si512();
-    }
-    return SplitIntegers(integers);
-  }
-
   // The elements [d, d + kGroup) of a chunk's tokens, a vector having an element of each of four.
   PAGEDATTN_ALWAYS_INLINE void interleave(const StreamedRows<int8_t>& values, int d,
                                           Ints (&group)[kSteps][kVectors]) {
@@ -216,43 +195,32 @@ class Int8Products {
     }
   }
 
-  template <int Rows>
+  // To row i: the high bytes of its weights times the group, then the low ones.
   PAGEDATTN_ALWAYS_INLINE void add(const Ints (&group)[kSteps][kVectors], int column, int i,
                                    int d) {
-    Ints sums[Rows][kVectors] = {};
-    const auto add_products = [&](int part) __attribute__((always_inline)) {
+    Ints sums[kVectors] = {};
+#pragma GCC unroll 2
+    for (int part = 0; part < 2; ++part) {
+      const int8_t* const weights = split_weights_ + (2 * i + part) * kTile + column;
+#pragma GCC unroll 4
+      for (int v = 0; v < kVectors; ++v) sums[v] *= 256;
 #pragma GCC unroll 4
       for (int step = 0; step < kSteps; ++step) {
-#pragma GCC unroll 2
-        for (int r = 0; r < Rows; ++r) {
-          const __m512i weight =
-              broadcast_dword(split_weights_ + (2 * (i + r) + part) * kTile + column + 4 * step);
+        const __m512i weight = broadcast_dword(weights + 4 * step);
 #pragma GCC unroll 4
-          for (int v = 0; v < kVectors; ++v) {
-            sums[r][v] =
-                add_dots(sums[r][v], reinterpret_cast<__m512i>(group[step][v]), weight);
-          }
+        for (int v = 0; v < kVectors; ++v) {
+          sums[v] = add_dots(sums[v], reinterpret_cast<__m512i>(group[step][v]), weight);
         }
       }
-    };
-    add_products(0);
-#pragma GCC unroll 2
-    for (int r = 0; r < Rows; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[r][v] *= 256;
     }
-    add_products(1);
-#pragma GCC unroll 2
-    for (int r = 0; r < Rows; ++r) {
-      const int32_t* const four = weight_excess_[i + r] + column / 4;
-      const int32_t excess = four[0] + four[1] + four[2] + four[3];
-      const Vec scale(weight_scale_[i + r]);
-      float* const out = out_.row(i + r) + d;
+    const int32_t* const four = weight_excess_[i] + column / 4;
+    const int32_t excess = four[0] + four[1] + four[2] + four[3];
+    const Vec scale(weight_scale_[i]);
+    float* const out = out_.row(i) + d;
 #pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) {
-        store(out + v * kWidth,
-              at::vec::fmadd(to_float(sums[r][v] - excess), scale, load(out + v * kWidth)));
-      }
+    for (int v = 0; v < kVectors; ++v) {
+      store(out + v * kWidth,
+            at::vec::fmadd(to_float(sums[v] - excess), scale, load(out + v * kWidth)));
     }
   }
 

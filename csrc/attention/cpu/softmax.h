@@ -28,12 +28,20 @@ struct RowState {
   Vec sum;          // its lanes together: of exp(logit - reference)
 };
 
-// In place, scores[0, count) become logits; the lanes past them up to a whole vector become -inf,
-// so that their weight is 0.
+// What a tile is to one row: its logits, then its weights.
+struct TileRow {
+  static constexpr int kVectors = kTile / kWidth;
+  Vec v[kVectors];
+};
+
+// Logits of a row of scores; past the tile's tokens they are -inf, so that their weight is 0.
 template <typename T>
-inline void finish_logits(const LogitRule& rule, const RowState& row, const Tile<T>& tile,
-                          const float* key_scale, float* scores) {
-  for (int t = 0; t < tile.count; t += kWidth) {
+PAGEDATTN_ALWAYS_INLINE void finish_logits(const LogitRule& rule, const RowState& row,
+                                           const Tile<T>& tile, const float* key_scale,
+                                           const float* scores, TileRow& logits) {
+#pragma GCC unroll 16
+  for (int i = 0; i < TileRow::kVectors; ++i) {
+    const int t = i * kWidth;
     Vec logit = load(scores + t) * Vec(rule.scale);
     if (rule.scale_per_key) logit = logit * load(key_scale + t);
     if (rule.softcap > 0.0f) logit = Vec(rule.softcap) * tanh(logit / Vec(rule.softcap));
@@ -42,16 +50,20 @@ inline void finish_logits(const LogitRule& rule, const RowState& row, const Tile
           load(tile.offset + t) + Vec(static_cast<float>(tile.begin - row.position));
       logit = at::vec::fmadd(Vec(row.alibi_slope), distance, logit);
     }
-    store(scores + t, logit);
+    if (tile.count < kTile) {
+      const Vec token = Vec::arange(static_cast<float>(t), 1.0f);
+      logit = Vec::blendv(Vec(-kInfinity), logit, token < Vec(static_cast<float>(tile.count)));
+    }
+    logits.v[i] = logit;
   }
-  for (int t = tile.count; t % kWidth != 0; ++t) scores[t] = -kInfinity;
 }
 
 // Moves the reference of the row if these logits ask for it. Returns the factor by which what was
 // accumulated before has to shrink.
-inline float raise_reference(const float* logits, int count, RowState& row) {
-  Vec max = load(logits);
-  for (int t = kWidth; t < count; t += kWidth) max = at::vec::maximum(max, load(logits + t));
+PAGEDATTN_ALWAYS_INLINE float raise_reference(const TileRow& logits, RowState& row) {
+  Vec max = logits.v[0];
+#pragma GCC unroll 16
+  for (int i = 1; i < TileRow::kVectors; ++i) max = at::vec::maximum(max, logits.v[i]);
   const bool moves = (max <= Vec(row.reference + kHeadroom)).zero_mask() != 0;  // or there is NaN
   if (!moves) return 1.0f;
   const float reference = max_lanes(max);
@@ -61,15 +73,15 @@ inline float raise_reference(const float* logits, int count, RowState& row) {
   return correction;
 }
 
-// Turns logits into weights exp(logit - reference) in place and adds them to the row's sum.
-inline void weigh(float* logits, int count, RowState& row) {
+// Turns logits into weights exp(logit - reference) and adds them to the row's sum.
+PAGEDATTN_ALWAYS_INLINE void weigh(TileRow& logits, RowState& row) {
   // While all logits are -inf their weights are 0, not exp(-inf + inf) = NaN.
   const Vec shift(row.reference == -kInfinity ? 0.0f : row.reference);
   Vec sum = row.sum;
-  for (int t = 0; t < count; t += kWidth) {
-    const Vec weight = exp(load(logits + t) - shift);
-    store(logits + t, weight);
-    sum = sum + weight;
+#pragma GCC unroll 16
+  for (int i = 0; i < TileRow::kVectors; ++i) {
+    logits.v[i] = exp(logits.v[i] - shift);
+    sum = sum + logits.v[i];
   }
   row.sum = sum;
 }
