@@ -28,11 +28,13 @@ Prefill choose_prefill() {
 template <typename T>
 void run(const AttentionParams& params, const Unit& unit) {
 #if defined(__AVX512BF16__)
-  if (params.dtype == DType::kBFloat16) {
-    if constexpr (std::is_same_v<T, int8_t>) {
-      return DecodeUnit<T, Int8Products>(params, unit).run();
-    } else if constexpr (sizeof(T) == 1 || std::is_same_v<T, BFloat16>) {
-      if (tuning().dots_bf16) return DecodeUnit<T, Bf16Products<T>>(params, unit).run();
+  const bool bf16_query = params.dtype == DType::kBFloat16;
+  if constexpr (std::is_same_v<T, int8_t>) {
+    if (bf16_query) return DecodeUnit<T, Int8Products<2>>(params, unit).run();
+    return DecodeUnit<T, Int8Products<3>>(params, unit).run();
+  } else if constexpr (sizeof(T) == 1 || std::is_same_v<T, BFloat16>) {
+    if (bf16_query && tuning().dots_bf16) {
+      return DecodeUnit<T, Bf16Products<T>>(params, unit).run();
     }
   }
 #endif

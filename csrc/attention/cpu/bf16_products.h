@@ -15,7 +15,7 @@ namespace pagedattn::PAGEDATTN_ISA {
 
 template <int Rows, typename Keys>
 PAGEDATTN_ALWAYS_INLINE void dot_block_bf16(RowArray<const BFloat16> q, const Keys& keys,
-                                            int head_dim, TileRows scores) {
+                                            int head_dim, ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   Vec sums[kWidth];
 #pragma GCC unroll 16
@@ -46,7 +46,7 @@ PAGEDATTN_ALWAYS_INLINE void dot_block_bf16(RowArray<const BFloat16> q, const Ke
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
 template <int Rows, typename Keys>
 inline void query_key_product_bf16(RowArray<const BFloat16> q, const Keys& keys, int num_tokens,
-                                   int head_dim, TileRows scores) {
+                                   int head_dim, ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   for (int t = 0; t < num_tokens; t += kTokens) {
     dot_block_bf16<Rows>(q, keys.from(t), head_dim, scores.at(0, t));
@@ -59,7 +59,7 @@ class Bf16Products {
  public:
   static int row_stride(int head_dim) { return round_up(head_dim, kGroup); }
 
-  Bf16Products(int head_dim, int, TileRows weights, FloatRows out)
+  Bf16Products(int head_dim, int, ScoreRows weights, FloatRows out)
       : head_dim_(head_dim), stride_(row_stride(head_dim)), weights_(weights), out_(out) {}
 
   void set_query(int i, const float* row) { write_row(row, 1.0f, stride_, query_ + i * stride_); }
@@ -162,7 +162,7 @@ class Bf16Products {
 
   const int head_dim_;
   const int stride_;
-  const TileRows weights_;
+  const ScoreRows weights_;
   const FloatRows out_;
   alignas(64) BFloat16 query_[kMaxRows * kMaxHeadDim];
   alignas(64) BFloat16 bf16_weights_[kMaxRows * kTile];

@@ -243,7 +243,7 @@ class DecodeUnit {
   LogitRule rules_[kMaxRows];  // of each kv head
   bool scale_per_value_;
   RowState rows_[kMaxRows];
-  const TileRows weights_{weights_data_};
+  const ScoreRows weights_{weights_data_};
   const FloatRows out_;
   Products products_;
   alignas(64) float weights_data_[kMaxRows * kTile];

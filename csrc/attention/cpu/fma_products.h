@@ -27,7 +27,7 @@ PAGEDATTN_ALWAYS_INLINE void for_each_pair(int head_dim, const F& f) {
 // ConvertedRows (prefetch.h); their elements are of type T.
 template <int Rows, typename T, typename Keys>
 PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_dim,
-                                       TileRows scores) {
+                                       ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   Vec sums[kWidth];
 #pragma GCC unroll 16
@@ -52,7 +52,7 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_d
 // scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
 template <int Rows, typename T, typename Keys>
 inline void query_key_product(FloatRows q, const Keys& keys, int num_tokens, int head_dim,
-                              TileRows scores) {
+                              ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   for (int t = 0; t < num_tokens; t += kTokens) {
     dot_block<Rows, T>(q, keys.from(t), head_dim, scores.at(0, t));
@@ -61,7 +61,7 @@ inline void query_key_product(FloatRows q, const Keys& keys, int num_tokens, int
 
 // out[r][d ...] += sum over t of p[r][t] * v[t][d ...] for Pairs pairs of vectors from d on.
 template <int Rows, int Pairs, typename Values, typename Load>
-PAGEDATTN_ALWAYS_INLINE void accumulate_block(TileRows p, const Values& values, int num_tokens,
+PAGEDATTN_ALWAYS_INLINE void accumulate_block(ScoreRows p, const Values& values, int num_tokens,
                                               int d, FloatRows out, const Load& load_value) {
   constexpr int kVectors = 2 * Pairs;
   Vec sums[Rows][kVectors];
@@ -91,7 +91,7 @@ PAGEDATTN_ALWAYS_INLINE void accumulate_block(TileRows p, const Values& values, 
 
 // out[r] += sum over t < num_tokens of p[r][t] * v[t]. The rows should fit in the L1 cache.
 template <int Rows, typename T, typename Values>
-inline void weight_value_product(TileRows p, const Values& values, int num_tokens, int head_dim,
+inline void weight_value_product(ScoreRows p, const Values& values, int num_tokens, int head_dim,
                                  FloatRows out) {
   constexpr int kRegisters = kWidth > 8 ? 16 : 8;  // that accumulate
   constexpr int kPairs = Rows == 1 ? 4 : kRegisters / 2 / (Rows == 3 ? 4 : Rows);
@@ -116,7 +116,7 @@ class FmaProducts {
  public:
   static int row_stride(int head_dim) { return round_up(head_dim, kPair); }
 
-  FmaProducts(int head_dim, int rows_per_kv_head, TileRows weights, FloatRows out)
+  FmaProducts(int head_dim, int rows_per_kv_head, ScoreRows weights, FloatRows out)
       : head_dim_(head_dim),
         stride_(row_stride(head_dim)),
         widens_(!std::is_same_v<T, float> && rows_per_kv_head >= kRowsWorthWidening),
@@ -194,7 +194,7 @@ class FmaProducts {
   const int head_dim_;
   const int stride_;
   const bool widens_;
-  const TileRows weights_;
+  const ScoreRows weights_;
   const FloatRows out_;
   const FloatRows query_;
   alignas(64) float query_data_[kMaxRows * kMaxHeadDim];

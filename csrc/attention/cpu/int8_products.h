@@ -1,11 +1,11 @@
-// q.k and p.v of queries in bf16 for int8 caches by vpdpbusd, on codes as they are: queries and
-// weights become 16-bit integers, in two signed bytes each, with a scale per row (of a tile, for
-// weights). Integer sums are exact, so the error is that of an element's last bit, 2^-15 of the
-// row's largest one.
+// q.k and p.v for int8 caches by vpdpbusd, on codes as they are: queries and weights become integers
+// of a few signed bytes, digits to base 256, with a scale per row (of a tile, for weights). Sums of
+// integers are exact, so the error is that of an element's last bit: relative to the row's largest
+// one 2^-15 with two digits, which bf16 queries take, 2^-23 with three.
 //
 // vpdpbusd multiplies unsigned bytes by signed ones. Codes are the unsigned ones, as code + 128,
-// and 128 times the sum of the others is taken off at the end. 256 products, kMaxHeadDim, of a code
-// and 16 bits just fit into 32.
+// and 128 times the sum of the others is taken off at the end. Of two digits 256 products,
+// kMaxHeadDim, just fit into 32 bits; the third one has a sum of its own.
 #pragma once
 
 #if defined(__AVX512BF16__)
@@ -23,52 +23,63 @@ PAGEDATTN_ALWAYS_INLINE __m512i plus_128(__m512i codes) {
   return _mm512_xor_si512(codes, _mm512_set1_epi8(-128));
 }
 
-// 64 floats times a factor, as integers: 256 * high + low.
+// Of integers of kDigits signed digits: those of two digits at most that they fall into, the
+// leading digits in `upper`, a third one in `last`.
+template <typename T>
+struct Parts {
+  T upper;
+  T last;
+};
+
+// 64 floats times a factor as integers: digit 0 of each in digits[0], and so on.
+template <int kDigits>
 struct SplitIntegers {
-  __m512i high;
-  __m512i low;
+  __m512i digits[kDigits];
 
   PAGEDATTN_ALWAYS_INLINE SplitIntegers(const Vec* floats, float factor) {
-    // Bytes 0 and 1 of the dwords of two vectors.
-    alignas(64) static constexpr uint8_t kBytes[64] = {
-        0,  4,  8,  12, 16, 20, 24, 28, 32, 36,  40,  44,  48,  52,  56,  60,
-        64, 68, 72, 76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124,
-        1,  5,  9,  13, 17, 21, 25, 29, 33, 37,  41,  45,  49,  53,  57,  61,
-        65, 69, 73, 77, 81, 85, 89, 93, 97, 101, 105, 109, 113, 117, 121, 125};
-    const __m512i bytes = _mm512_load_si512(kBytes);
-    // With 128 added, byte 1 is the high one, and byte 0 differs from the low one in its sign.
-    const auto shifted = [&](int i) __attribute__((always_inline)) {
+    // With 128 of each digit but the first added, bytes are digits but for their signs.
+    constexpr int kShift = kDigits == 3 ? 0x8080 : 0x80;
+    __m512i shifted[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) {
       const __m512i integers = _mm512_cvtps_epi32(floats[i] * Vec(factor));
-      return _mm512_add_epi32(integers, _mm512_set1_epi32(128));
-    };
-    const __m512i first = _mm512_permutex2var_epi8(shifted(0), bytes, shifted(1));
-    const __m512i last = _mm512_permutex2var_epi8(shifted(2), bytes, shifted(3));
-    high = _mm512_shuffle_i64x2(first, last, 0xee);
-    low = plus_128(_mm512_shuffle_i64x2(first, last, 0x44));
+      shifted[i] = _mm512_add_epi32(integers, _mm512_set1_epi32(kShift));
+    }
+    alignas(64) static constexpr uint8_t kDwords[64] = {  // of two vectors: their bytes 0
+        0,  4,  8,  12, 16, 20, 24, 28, 32, 36,  40,  44,  48,  52,  56,  60,
+        64, 68, 72, 76, 80, 84, 88, 92, 96, 100, 104, 108, 112, 116, 120, 124};
+#pragma GCC unroll 3
+    for (int digit = 0; digit < kDigits; ++digit) {
+      const int byte = kDigits - 1 - digit;
+      const __m512i bytes =
+          _mm512_add_epi8(_mm512_load_si512(kDwords), _mm512_set1_epi8(static_cast<char>(byte)));
+      const __m512i first = _mm512_permutex2var_epi8(shifted[0], bytes, shifted[1]);
+      const __m512i last = _mm512_permutex2var_epi8(shifted[2], bytes, shifted[3]);
+      digits[digit] = _mm512_inserti64x4(first, _mm512_castsi512_si256(last), 1);
+      if (digit > 0) digits[digit] = plus_128(digits[digit]);
+    }
   }
 
   // 128 times the sums of fours.
-  PAGEDATTN_ALWAYS_INLINE Ints excess() const {
-    const __m512i by_128 = _mm512_set1_epi8(-128);
-    return add_dots(Ints{}, by_128, high) * 256 + add_dots(Ints{}, by_128, low);
-  }
-
-  PAGEDATTN_ALWAYS_INLINE void store(int8_t* high_bytes, int8_t* low_bytes) const {
-    _mm512_storeu_si512(high_bytes, high);
-    _mm512_storeu_si512(low_bytes, low);
+  PAGEDATTN_ALWAYS_INLINE Parts<Ints> excess() const {
+    const auto sums = [&](int digit) __attribute__((always_inline)) {
+      return add_dots(Ints{}, _mm512_set1_epi8(-128), digits[digit]);
+    };
+    return {sums(0) * 256 + sums(1), kDigits == 3 ? sums(kDigits - 1) : Ints{}};
   }
 };
 
-// What turns the floats of a row into 16-bit integers, and back. Powers of two, so that elements of
-// bf16 down to 2^-7 of the row's largest one become exact integers. NaN if there is an infinity or
-// NaN.
+// What turns the floats of a row into integers of kDigits digits, and back. Powers of two, so that
+// elements of bf16 down to 2^-7 of the row's largest one become exact integers of two digits. NaN
+// if there is an infinity or NaN.
+template <int kDigits>
 struct SplitScale {
   float factor;
   float inverse;
 
   PAGEDATTN_ALWAYS_INLINE SplitScale(const Vec* floats, int num_vectors) {
-    constexpr uint32_t kLargest = 127 * 256 + 127;  // an integer's
-    constexpr uint32_t kBits = 14;                  // below its first
+    constexpr uint32_t kLargest = kDigits == 3 ? 0x7f7f7f : 0x7f7f;  // an integer's
+    constexpr uint32_t kBits = 8 * kDigits - 2;                      // below its first
     // Floats without a sign are in the order of their bits. Those that with this exponent would be
     // kLargest or more are carried to the next one.
     constexpr uint32_t kCarry = (uint32_t{1} << 24) - (kLargest << (23 - kBits));
@@ -88,30 +99,40 @@ struct SplitScale {
   }
 };
 
+inline int32_t sum_lanes(Ints x) {
+  return _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(x));
+}
+
 PAGEDATTN_ALWAYS_INLINE Vec to_float(Ints x) {
   return _mm512_cvtepi32_ps(reinterpret_cast<__m512i>(x));
 }
 
 // What decode_unit.h takes for its arithmetic.
+template <int kDigits>
 class Int8Products {
+  static_assert(kDigits == 2 || kDigits == 3);
+
  public:
   static int row_stride(int head_dim) { return round_up(head_dim, kGroup); }
 
-  Int8Products(int head_dim, int, TileRows weights, FloatRows out)
+  Int8Products(int head_dim, int, ScoreRows weights, FloatRows out)
       : head_dim_(head_dim), stride_(row_stride(head_dim)), weights_(weights), out_(out) {}
 
   void set_query(int i, const float* row) {
     Vec floats[kMaxHeadDim / kWidth];
     for (int d = 0; d < stride_; d += kWidth) floats[d / kWidth] = load(row + d);
-    const SplitScale scale(floats, stride_ / kWidth);
-    Ints excess{};
+    const SplitScale<kDigits> scale(floats, stride_ / kWidth);
+    Parts<Ints> excess{};
     for (int d = 0; d < stride_; d += kGroup) {
-      const SplitIntegers split(floats + d / kWidth, scale.factor);
-      split.store(query_ + 2 * i * kMaxHeadDim + d, query_ + (2 * i + 1) * kMaxHeadDim + d);
-      excess += split.excess();
+      const SplitIntegers<kDigits> split(floats + d / kWidth, scale.factor);
+      for (int digit = 0; digit < kDigits; ++digit) {
+        _mm512_storeu_si512(query_ + (kDigits * i + digit) * kMaxHeadDim + d, split.digits[digit]);
+      }
+      excess.upper += split.excess().upper;
+      excess.last += split.excess().last;
     }
     query_scale_[i] = scale.inverse;
-    query_excess_[i] = _mm512_reduce_add_epi32(reinterpret_cast<__m512i>(excess));
+    query_excess_[i] = {sum_lanes(excess.upper), sum_lanes(excess.last)};
   }
 
   void score(const StreamedRows<int8_t>& keys, int tokens, int column, int first, int count) {
@@ -119,11 +140,14 @@ class Int8Products {
   }
 
   void take_weights(int i, const TileRow& row) {
-    const SplitScale scale(row.v, TileRow::kVectors);
-    const SplitIntegers split(row.v, scale.factor);
-    split.store(split_weights_ + 2 * i * kTile, split_weights_ + (2 * i + 1) * kTile);
-    const Ints excess = split.excess();
-    std::memcpy(weight_excess_[i], &excess, sizeof(excess));
+    const SplitScale<kDigits> scale(row.v, TileRow::kVectors);
+    const SplitIntegers<kDigits> split(row.v, scale.factor);
+    for (int digit = 0; digit < kDigits; ++digit) {
+      _mm512_storeu_si512(split_weights_ + (kDigits * i + digit) * kTile, split.digits[digit]);
+    }
+    const Parts<Ints> excess = split.excess();
+    std::memcpy(weight_excess_[i].upper, &excess.upper, sizeof(excess.upper));
+    if (kDigits == 3) std::memcpy(weight_excess_[i].last, &excess.last, sizeof(excess.last));
     weight_scale_[i] = scale.inverse;
   }
 
@@ -150,25 +174,32 @@ class Int8Products {
   void score(const StreamedRows<int8_t>& keys, int column, int first, int count) {
     for_row_blocks(first, count, [&](auto num_rows, int i) __attribute__((always_inline)) {
       constexpr int kRows = num_rows();
-      Ints sums[2 * kRows];
-#pragma GCC unroll 8
-      for (int r = 0; r < 2 * kRows; ++r) sums[r] = Ints{};
-      const int8_t* const query = query_ + 2 * i * kMaxHeadDim;
+      Ints sums[kDigits * kRows];
+#pragma GCC unroll 12
+      for (int r = 0; r < kDigits * kRows; ++r) sums[r] = Ints{};
+      const int8_t* const query = query_ + kDigits * i * kMaxHeadDim;
       for_each_dword(i == first ? keys : keys.without_prefetch(), head_dim_,
                      [&](int64_t j, __m512i codes) __attribute__((always_inline)) {
                        const __m512i key = plus_128(codes);
-#pragma GCC unroll 8
-                       for (int r = 0; r < 2 * kRows; ++r) {
+#pragma GCC unroll 12
+                       for (int r = 0; r < kDigits * kRows; ++r) {
                          sums[r] =
                              add_dots(sums[r], key, broadcast_dword(query + r * kMaxHeadDim + 4 * j));
                        }
                      });
 #pragma GCC unroll 4
       for (int r = 0; r < kRows; ++r) {
-        const Ints sum = sums[2 * r] * 256 + sums[2 * r + 1] - query_excess_[i + r];
-        store(weights_.row(i + r) + column, to_float(sum) * Vec(query_scale_[i + r]));
+        const Ints* const sum = sums + kDigits * r;
+        const Parts<int32_t>& excess = query_excess_[i + r];
+        const Vec score = join({sum[0] * 256 + sum[1] - excess.upper, sum[kDigits - 1] - excess.last});
+        store(weights_.row(i + r) + column, score * Vec(query_scale_[i + r]));
       }
     });
+  }
+
+  static PAGEDATTN_ALWAYS_INLINE Vec join(const Parts<Ints>& sums) {
+    const Vec upper = to_float(sums.upper);
+    return kDigits == 2 ? upper : at::vec::fmadd(upper, Vec(256.0f), to_float(sums.last));
   }
 
   // The elements [d, d + kGroup) of a chunk's tokens, a vector having an element of each of four.
@@ -195,15 +226,11 @@ class Int8Products {
     }
   }
 
-  // To row i: the high bytes of its weights times the group, then the low ones.
+  // To row i: its weights, digit by digit, times the group.
   PAGEDATTN_ALWAYS_INLINE void add(const Ints (&group)[kSteps][kVectors], int column, int i,
                                    int d) {
-    Ints sums[kVectors] = {};
-#pragma GCC unroll 2
-    for (int part = 0; part < 2; ++part) {
-      const int8_t* const weights = split_weights_ + (2 * i + part) * kTile + column;
-#pragma GCC unroll 4
-      for (int v = 0; v < kVectors; ++v) sums[v] *= 256;
+    const auto add_digit = [&](int digit, Ints* sums) __attribute__((always_inline)) {
+      const int8_t* const weights = split_weights_ + (kDigits * i + digit) * kTile + column;
 #pragma GCC unroll 4
       for (int step = 0; step < kSteps; ++step) {
         const __m512i weight = broadcast_dword(weights + 4 * step);
@@ -212,28 +239,42 @@ class Int8Products {
           sums[v] = add_dots(sums[v], reinterpret_cast<__m512i>(group[step][v]), weight);
         }
       }
+    };
+    const auto of_chunk = [&](const int32_t* fours) __attribute__((always_inline)) {
+      const int32_t* const four = fours + column / 4;
+      return four[0] + four[1] + four[2] + four[3];
+    };
+    Ints upper[kVectors] = {};
+    add_digit(0, upper);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) upper[v] *= 256;
+    add_digit(1, upper);
+    const int32_t upper_excess = of_chunk(weight_excess_[i].upper);
+    Ints last[kVectors] = {};
+    int32_t last_excess = 0;
+    if constexpr (kDigits == 3) {
+      add_digit(2, last);
+      last_excess = of_chunk(weight_excess_[i].last);
     }
-    const int32_t* const four = weight_excess_[i] + column / 4;
-    const int32_t excess = four[0] + four[1] + four[2] + four[3];
     const Vec scale(weight_scale_[i]);
     float* const out = out_.row(i) + d;
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) {
-      store(out + v * kWidth,
-            at::vec::fmadd(to_float(sums[v] - excess), scale, load(out + v * kWidth)));
+      const Vec sum = join({upper[v] - upper_excess, last[v] - last_excess});
+      store(out + v * kWidth, at::vec::fmadd(sum, scale, load(out + v * kWidth)));
     }
   }
 
   const int head_dim_;
   const int stride_;
-  const TileRows weights_;
+  const ScoreRows weights_;
   const FloatRows out_;
-  alignas(64) int8_t query_[2 * kMaxRows * kMaxHeadDim];  // of each row, the high bytes first
+  alignas(64) int8_t query_[kDigits * kMaxRows * kMaxHeadDim];  // of each row, digit by digit
   float query_scale_[kMaxRows];
-  int32_t query_excess_[kMaxRows];  // 128 times the sum of a row
-  alignas(64) int8_t split_weights_[2 * kMaxRows * kTile];
+  Parts<int32_t> query_excess_[kMaxRows];  // 128 times the sum of a row
+  alignas(64) int8_t split_weights_[kDigits * kMaxRows * kTile];
   float weight_scale_[kMaxRows];
-  int32_t weight_excess_[kMaxRows][kTile / 4];  // 128 times the sum of each four
+  Parts<int32_t[kTile / 4]> weight_excess_[kMaxRows];  // 128 times the sum of each four
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

@@ -31,10 +31,10 @@ struct RowArray {
 using FloatRows = RowArray<float>;
 
 // The scores of a tile, then its weights: a row for each query row.
-struct TileRows {
+struct ScoreRows {
   float* data;
   float* row(int i) const { return data + static_cast<int64_t>(i) * kTile; }
-  TileRows at(int row, int token) const { return {data + row * kTile + token}; }
+  ScoreRows at(int row, int token) const { return {data + row * kTile + token}; }
 };
 
 // f(number of rows as a constant, first row) for blocks of rows.
@@ -60,7 +60,7 @@ constexpr int kTokensPerBlock = kWidth / (Rows == 3 ? 4 : Rows);
 
 // scores[r][t] = lane r * number of tokens + t.
 template <int Rows>
-PAGEDATTN_ALWAYS_INLINE void scatter_scores(const Vec& lanes, TileRows scores) {
+PAGEDATTN_ALWAYS_INLINE void scatter_scores(const Vec& lanes, ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
   float totals[kWidth];
   store(totals, lanes);

@@ -16,15 +16,15 @@ struct LogitRule {
   bool scale_per_key;  // each key has a scale of its own
 };
 
-// The reference moves only when a weight would exceed exp(kHeadroom): after the first tiles, whose
+// The reference moves only when a weight would exceed exp(kLogitHeadroom): after the first tiles, whose
 // maximum it is, seldom.
-constexpr float kHeadroom = 5.0f;
+constexpr float kLogitHeadroom = 5.0f;
 
 // One query row: its place, and its softmax over the keys met so far.
 struct RowState {
   int position;
   float alibi_slope;
-  float reference;  // no logit is more than kHeadroom above it
+  float reference;  // no logit is more than kLogitHeadroom above it
   Vec sum;          // its lanes together: of exp(logit - reference)
 };
 
@@ -64,7 +64,7 @@ PAGEDATTN_ALWAYS_INLINE float raise_reference(const TileRow& logits, RowState& r
   Vec max = logits.v[0];
 #pragma GCC unroll 16
   for (int i = 1; i < TileRow::kVectors; ++i) max = at::vec::maximum(max, logits.v[i]);
-  const bool moves = (max <= Vec(row.reference + kHeadroom)).zero_mask() != 0;  // or there is NaN
+  const bool moves = (max <= Vec(row.reference + kLogitHeadroom)).zero_mask() != 0;  // or there is NaN
   if (!moves) return 1.0f;
   const float reference = max_lanes(max);
   const float correction = exp(row.reference - reference);
