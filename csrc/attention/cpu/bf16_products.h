@@ -57,6 +57,7 @@ inline void query_key_product_bf16(RowArray<const BFloat16> q, const Keys& keys,
 template <typename T>
 class Bf16Products {
  public:
+  static constexpr int kExpDegree = 4;  // beside weights in bf16
   static int row_stride(int head_dim) { return round_up(head_dim, kGroup); }
 
   Bf16Products(int head_dim, int, ScoreRows weights, FloatRows out)

@@ -4,6 +4,7 @@
 // Products is the arithmetic (fma_products.h, bf16_products.h, int8_products.h), for rows i of the
 // query, of `weights` (scores, then weights, of a tile) and of `out`:
 //
+//   kExpDegree                     of the polynomial for weights (exp2.h)
 //   row_stride(head_dim)           floats of a row of out, which it may keep in an order of its own
 //   set_query(i, row)              a row of row_stride floats, zeros from head_dim on
 //   score(keys, tokens, column, first, count)
@@ -169,9 +170,9 @@ class DecodeUnit {
     for (int i = first; i < first + count; ++i) {
       TileRow row;
       finish_logits(rule, rows_[i], tile, key_scales, weights_.row(i), row);
-      const float correction = raise_reference(row, rows_[i]);
+      const float correction = raise_reference<Products::kExpDegree>(row, rows_[i]);
       if (correction != 1.0f) scale_row(out_.row(i), correction);
-      weigh(row, rows_[i]);
+      weigh<Products::kExpDegree>(row, rows_[i]);
       if (scale_per_value_) {
         for (int v = 0; v < TileRow::kVectors; ++v) {
           row.v[v] = row.v[v] * load(value_scales + v * kWidth);

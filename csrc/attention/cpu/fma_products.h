@@ -114,6 +114,7 @@ inline void weight_value_product(ScoreRows p, const Values& values, int num_toke
 template <typename T>
 class FmaProducts {
  public:
+  static constexpr int kExpDegree = 6;
   static int row_stride(int head_dim) { return round_up(head_dim, kPair); }
 
   FmaProducts(int head_dim, int rows_per_kv_head, ScoreRows weights, FloatRows out)

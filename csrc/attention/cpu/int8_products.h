@@ -113,6 +113,7 @@ class Int8Products {
   static_assert(kDigits == 2 || kDigits == 3);
 
  public:
+  static constexpr int kExpDegree = kDigits == 2 ? 4 : 6;
   static int row_stride(int head_dim) { return round_up(head_dim, kGroup); }
 
   Int8Products(int head_dim, int, ScoreRows weights, FloatRows out)

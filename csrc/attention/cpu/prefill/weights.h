@@ -4,14 +4,12 @@
 
 #include <cmath>
 
-#include "../../../common/cpu/math.h"
-#include "exp2.h"
+#include "../../../common/cpu/tanh.h"
+#include "../exp2.h"
+#include "../softmax.h"
 #include "tile_rows.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
-
-constexpr float kLog2E = 1.44269504088896341f;
-constexpr float kLn2 = 0.693147180559945309f;
 
 // One query row: its place, and its softmax over the keys met so far.
 struct PrefillRow {
@@ -64,10 +62,6 @@ PAGEDATTN_ALWAYS_INLINE bool any_lane_above(Vec v, float limit) {
 #endif
 }
 
-// The reference moves only when a weight would exceed 2^kHeadroom, so in most tiles nothing waits
-// for the maximum of a row, and nothing is rescaled.
-constexpr float kHeadroom = 8.0f;
-
 // Weights of scores[begin, end), of which those that the row does not see are -inf; begin and end
 // are multiples of 2 * kWidth. Returns the factor by which what was accumulated before has to
 // shrink. value_scale (null: none) goes into the weights, not into their sum. A score of NaN or
@@ -86,9 +80,7 @@ inline float update_weights(float exponent_scale, const float* value_scale, int 
   float correction = 1.0f;
   if (any_lane_above(largest, row.reference + kHeadroom)) {
     const float reference = max_lanes(largest);
-    float lanes[kWidth];
-    store(lanes, exp2_weight<Kernel::kExpDegree>(Vec(row.reference - reference)));
-    correction = lanes[0];
+    correction = exp2_weight<Kernel::kExpDegree>(row.reference - reference);
     row.reference = reference;
     store(row.sum, load(row.sum) * Vec(correction));
   }

@@ -1,10 +1,12 @@
-// 2^x for softmax weights, fewer instructions than exp (math.h) and as accurate as the
-// kernel needs.
+// 2^x for softmax weights, as accurate as they have to be.
 #pragma once
 
-#include "../../../common/cpu/simd.h"
+#include "../../common/cpu/simd.h"
 
 namespace pagedattn::PAGEDATTN_ISA {
+
+constexpr float kLog2E = 1.44269504088896341f;
+constexpr float kLn2 = 0.693147180559945309f;
 
 // The larger one; of a NaN in `a` nothing is left, one in `b` stays. One instruction.
 PAGEDATTN_ALWAYS_INLINE Vec max_ignoring_first_nan(Vec a, Vec b) {
@@ -55,6 +57,13 @@ PAGEDATTN_ALWAYS_INLINE Vec exp2_weight(Vec x) {
   const Ints exponent = (at::vec::cast<int32_t>(shifted) << Ints(23)) + Ints(127 << 23);
   return exp2_fraction<Degree>(x - n) * at::vec::cast<float>(exponent);
 #endif
+}
+
+template <int Degree>
+inline float exp2_weight(float x) {
+  float lanes[kWidth];
+  store(lanes, exp2_weight<Degree>(Vec(x)));
+  return lanes[0];
 }
 
 }  // namespace pagedattn::PAGEDATTN_ISA
