@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[1]
 COPY = ROOT / "build" / "mutate"
 CPU = "csrc/attention/cpu/"
 CUDA = "csrc/attention/cuda/"
-DECODE = "tests/ops/test_decode.py::test_matches_the_reference"
+DECODE_FILE = "tests/ops/test_decode.py::"
+DECODE = DECODE_FILE + "test_matches_the_reference"
 VARLEN_FILE = "tests/ops/test_varlen.py::"
 VARLEN = VARLEN_FILE + "test_matches_the_reference"
 GROWING = "tests/ops/test_prefill.py::test_logits_may_grow_from_tile_to_tile"
@@ -65,6 +66,7 @@ MUTATIONS = [
         CPU + "decode_unit.h",
         "if (correction != 1.0f) scale_row",
         "if (correction > 1.0f) scale_row",
+        DECODE_FILE + "test_logits_may_grow_from_tile_to_tile",
     ),
     Mutation(
         "rescale: sum kept when the reference moves in prefill",
@@ -100,8 +102,8 @@ MUTATIONS = [
         "tail: lanes past the tile count as tokens",
         "cpu",
         CPU + "softmax.h",
-        "scores[t] = -kInfinity;",
-        "scores[t] += 0.0f;",
+        "token < Vec(static_cast<float>(tile.count))",
+        "token < Vec(static_cast<float>(kTile))",
     ),
     Mutation(
         "mask: window one token too short in tensor-core decode",

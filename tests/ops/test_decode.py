@@ -100,6 +100,20 @@ def test_matches_the_reference(spec: Spec, op: str, backend: Backend):
     assert_as_expected(OPS[op](built(spec), backend), built(spec))
 
 
+@pytest.mark.parametrize("op", [run_v1, run_v2])
+@pytest.mark.parametrize("cache_dtype", [None, FP8_E4M3, INT8], ids=str)
+@pytest.mark.parametrize("dtype", SHAPE_FACTORS["dtype"], ids=str)
+def test_logits_may_grow_from_tile_to_tile(
+    dtype: torch.dtype, cache_dtype: torch.dtype | None, op, backend: Backend
+):
+    """What was added up before has to shrink: by e^3 per 64 keys."""
+    scale_kind = "none" if cache_dtype is None else "head"
+    spec = Spec(dtype=dtype, cache_dtype=cache_dtype, scale_kind=scale_kind, heads=(8, 2))
+    case = built(replace(spec, head_dim=128, seq_lens=(700, 65)))
+    case = replace(case, masks={**case.masks, "alibi_slopes": torch.full((8,), 0.05)})
+    assert_as_expected(op(case, backend), case)
+
+
 @pytest.mark.parametrize("partition_size", [64, 128, 192, 512, 1024])
 @pytest.mark.parametrize("block_size", [8, 32, 512])
 def test_v2_partition_size_is_free_of_block_size(
@@ -263,7 +277,7 @@ def test_a_query_may_leave_the_range_of_fp16(
     assert_as_expected(run_v1(scaled, backend), scaled)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", SHAPE_FACTORS["dtype"], ids=str)
 @pytest.mark.parametrize("cache_dtype", [FP8_E4M3, FP8_E5M2, INT8], ids=str)
 def test_an_element_of_a_query_may_dwarf_the_others(
     dtype: torch.dtype, cache_dtype: torch.dtype, backend: Backend
