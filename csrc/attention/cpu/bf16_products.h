@@ -118,16 +118,16 @@ class Bf16Products {
       for (int v = 0; v < Vectors; ++v) sums[r][v] = load(out_.row(i + r) + d + v * kWidth);
     }
     const Reader read;
-    const auto load_step = [&](int step, __m512i* value) __attribute__((always_inline)) {
-      const int t = 2 * step;
+    const auto add_pair = [&](auto whole, int t) __attribute__((always_inline)) {
+      __m512i value[Vectors];
 #pragma GCC unroll 2
       for (int group = 0; group < Vectors / kVectors; ++group) {
         const int begin = d + group * kGroup;
-        const int rest = head_dim_ - begin;
+        const int rest = whole() ? kGroup : head_dim_ - begin;
         __m512i first[kVectors / 2];
         __m512i second[kVectors / 2];
         read(values.row(t) + begin, rest, first);
-        read(values.row(t + 1) + begin, t + 1 < tokens ? rest : 0, second);
+        read(values.row(t + 1) + begin, whole() || t + 1 < tokens ? rest : 0, second);
         values.reading(t, begin, kGroup);
         values.reading(t + 1, begin, kGroup);
 #pragma GCC unroll 2
@@ -136,9 +136,18 @@ class Bf16Products {
           value[group * kVectors + 2 * v + 1] = _mm512_unpackhi_epi16(first[v], second[v]);
         }
       }
+#pragma GCC unroll 4
+      for (int r = 0; r < Rows; ++r) {
+        const __m512i weights = broadcast_dword(bf16_weights_ + (i + r) * kTile + column + t);
+#pragma GCC unroll 4
+        for (int v = 0; v < Vectors; ++v) sums[r][v] = add_dots(sums[r][v], value[v], weights);
+      }
     };
-    add_steps((tokens + 1) / 2, load_step,
-              RowArray<const BFloat16>{bf16_weights_ + i * kTile + column, kTile}, sums);
+    int t = 0;
+    if (d + Vectors * kWidth <= head_dim_) {
+      for (; t + 2 <= tokens; t += 2) add_pair(std::true_type(), t);
+    }
+    for (; t < tokens; t += 2) add_pair(std::false_type(), t);
 #pragma GCC unroll 4
     for (int r = 0; r < Rows; ++r) {
 #pragma GCC unroll 4

@@ -198,8 +198,8 @@ class DecodeUnit {
     for (int i = 0; i < num_rows_; ++i) {
       products_.finish(i);
       const float* const sinks = partial ? nullptr : params_.masks.sinks;
-      const RowResult result =
-          finish_softmax(rows_[i].reference, sum_lanes(rows_[i].sum), sinks ? sinks + head(i) : nullptr);
+      const RowResult result = finish_softmax(rows_[i].reference, sum_lanes(rows_[i].sum),
+                                              sinks ? sinks + head(i) : nullptr);
       const int kv_head = unit_.kv_head + i / rows_per_kv_head_;
       const float factor = result.factor * common_scale(params_.cache.value.scale, kv_head);
       if (partial) {

@@ -148,9 +148,8 @@ class FmaProducts {
     read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
         weight_value_product<rows(), decltype(element)>(
-            weights_.at(i, column),
-            i == first ? rows_read : rows_read.without_prefetch(), tokens, size,
-            {out_.row(i), stride_});
+            weights_.at(i, column), i == first ? rows_read : rows_read.without_prefetch(), tokens,
+            size, {out_.row(i), stride_});
       });
     });
   }

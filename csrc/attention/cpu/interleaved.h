@@ -80,24 +80,6 @@ PAGEDATTN_ALWAYS_INLINE __m512i broadcast_dword(const void* p) {
   return _mm512_set1_epi32(dword);
 }
 
-// sums[r][v] += what load(step, value) puts into value[v], times the weights of the step, which are
-// four bytes in each row.
-template <int Rows, int Vectors, typename Sum, typename Weight, typename Load>
-PAGEDATTN_ALWAYS_INLINE void add_steps(int num_steps, const Load& load,
-                                       RowArray<const Weight> weights, Sum (&sums)[Rows][Vectors]) {
-  constexpr int kWeights = 4 / sizeof(Weight);
-  for (int step = 0; step < num_steps; ++step) {
-    __m512i value[Vectors];
-    load(step, value);
-#pragma GCC unroll 8
-    for (int r = 0; r < Rows; ++r) {
-      const __m512i weight = broadcast_dword(weights.row(r) + step * kWeights);
-#pragma GCC unroll 4
-      for (int v = 0; v < Vectors; ++v) sums[r][v] = add_dots(sums[r][v], value[v], weight);
-    }
-  }
-}
-
 // A row of sums in groups of kVectors, each in the order that unpacking within 128-bit lanes
 // leaves, dword i of lane L of vector v being element 4 * kVectors * L + 4 v + i, to the elements'
 // own order.

@@ -94,7 +94,8 @@ PAGEDATTN_ALWAYS_INLINE void weigh(TileRow& logits, RowState& row) {
 }
 
 // The end of a row: lse (natural logarithm, of the sink too) and the factor that normalises the
-// accumulated output. `reference` is in powers of two. A row that met no key gives -inf (or the sink) and 0.
+// accumulated output. `reference` is in powers of two. A row that met no key gives -inf (or the
+// sink) and 0.
 struct RowResult {
   float lse;
   float factor;

@@ -1,7 +1,7 @@
 // tanh to about one unit in the last place, in vectors.
 //
-// Written here because ATen's is a call into SLEEF, which a library that stays within the stable ABI
-// should not link to.
+// Written here because ATen's is a call into SLEEF, which a library that stays within the stable
+// ABI should not link to.
 #pragma once
 
 #include "simd.h"

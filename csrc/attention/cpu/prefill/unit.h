@@ -220,9 +220,8 @@ class PrefillWorker {
     const float value_scale = common_scale(params_.cache.value.scale, unit_->kv_head);
     const float* const sinks = params_.masks.sinks;
     for (int i = 0; i < num_rows_; ++i) {
-      const RowResult result =
-          finish_softmax(rows_[i].reference, sum_lanes(load(rows_[i].sum)),
-                         sinks ? sinks + head(i) : nullptr);
+      const RowResult result = finish_softmax(rows_[i].reference, sum_lanes(load(rows_[i].sum)),
+                                              sinks ? sinks + head(i) : nullptr);
       with_compute_type(params_.dtype, [&](auto type) {
         write_row(out(i), result.factor * value_scale, shape_.head_dim,
                   row_of<decltype(type)>(params_.out, token(i), head(i)));
