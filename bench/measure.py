@@ -7,6 +7,7 @@ round every contestant runs once, and its ratios to the limit and to ours are ta
 from __future__ import annotations
 
 import gc
+import random
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -96,8 +97,9 @@ def measure(
 ) -> list[Timing]:
     """Times all of them, the first being the limit and the second ours, for about `seconds`.
 
-    Each run takes the next layer, so that none finds in a cache what the one before it read; the
-    order within a round rotates.
+    Each run takes the next layer, so that none finds in a cache what the one before it read. Every
+    round has an order of its own, so that nobody always comes after the same one, whose threads may
+    not be at rest yet.
     """
     watches = [timer(contestant.run) for contestant in contestants]
     rounds: list[list[float]] = []
@@ -112,8 +114,7 @@ def measure(
                 break
             progress(elapsed / seconds if elapsed < seconds else 1.0)
             times = [0.0] * len(watches)
-            for position in range(len(watches)):
-                index = (position + len(rounds)) % len(watches)
+            for index in random.Random(len(rounds)).sample(range(len(watches)), len(watches)):
                 times[index] = watches[index].seconds(layer) / contestants[index].calls
                 contestants[index].after()
                 layer = (layer + 1) % num_layers

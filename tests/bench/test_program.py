@@ -14,6 +14,7 @@ from bench.__main__ import main
 from bench.measure import Contestant
 
 QUICK = ["--preset", "smoke", "--seconds", "0", "--threads", "1"]
+SPLIT = ["decode", "--only", "1x4096", "--peers", "none", *QUICK, "--threads", "2"]  # 1: not split
 ONE = {"decode": "2x40 fp32", "prefill": "q24"}  # words of one case of each
 
 
@@ -52,7 +53,7 @@ def test_every_case_runs(subject: str, capsys: pytest.CaptureFixture[str]):
 
 
 def test_the_choice_between_v1_and_v2_is_marked(capsys: pytest.CaptureFixture[str]):
-    assert main(["decode", "--only", "1x4096", "--peers", "none", *QUICK]) == 0
+    assert main(SPLIT) == 0
     lines = capsys.readouterr().out.splitlines()
     (choice,) = (line for line in lines if "<- the choice" in line)
     assert choice.startswith("V2, partitions of 256 ")
@@ -62,7 +63,7 @@ def test_a_choice_beside_the_usual_ones_is_found_too(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setattr(attention, "PARTITION_SIZES", (1024,))
-    assert main(["decode", "--only", "1x4096", "--peers", "none", *QUICK]) == 0
+    assert main(SPLIT) == 0
     assert "V2, partitions of 256 " in capsys.readouterr().out
 
 

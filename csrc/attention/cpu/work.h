@@ -101,13 +101,12 @@ class WorkPlan {
   // and reads scattered blocks about as fast as a plain run of memory; a head at a time takes 1.2
   // to 1.5 times as long. But there must be units enough to keep the threads busy to the end.
   void choose_kv_heads_per_unit(int64_t num_threads) {
-    constexpr int64_t kUnitsPerThread = 8;
+    const int64_t enough = num_threads > 1 ? 8 * num_threads : 1;
     const int kv_heads = params_.cache.num_kv_heads;
     const int most = head_chunks_ > 1 ? 1 : kMaxRows / (tokens_per_unit_ * heads_per_unit_);
     kv_heads_per_unit_ = kv_heads < most ? kv_heads : most;
     const auto chunks = [&] { return (kv_heads + kv_heads_per_unit_ - 1) / kv_heads_per_unit_; };
-    while (kv_heads_per_unit_ > 1 &&
-           token_tiles_ * partitions_ * chunks() < kUnitsPerThread * num_threads) {
+    while (kv_heads_per_unit_ > 1 && token_tiles_ * partitions_ * chunks() < enough) {
       kv_heads_per_unit_ = (kv_heads_per_unit_ + 1) / 2;
     }
     kv_head_chunks_ = chunks();
