@@ -13,6 +13,7 @@ struct TokenRows {
   const T* const* tokens = nullptr;  // their rows of the unit's first kv head
   int64_t head_offset = 0;           // elements
   const T* row(int t) const { return tokens[t] + head_offset; }
+  TokenRows from(int t) const { return {tokens ? tokens + t : tokens, head_offset}; }
 };
 
 // Whoever reads a part of a row asks for the same part of the rows that are read a while later, so
@@ -21,16 +22,19 @@ template <typename T>
 class StreamedRows {
  public:
   explicit StreamedRows(TokenRows<T> rows) : rows_(rows) {}
-  StreamedRows(TokenRows<T> rows, TokenRows<T> near, TokenRows<T> far)
-      : rows_(rows), near_(near), far_(far) {}
+  StreamedRows(TokenRows<T> rows, TokenRows<T> soon, TokenRows<T> near, TokenRows<T> far)
+      : rows_(rows), soon_(soon), near_(near), far_(far) {}
 
   const T* row(int t) const { return rows_.row(t); }
-  StreamedRows from(int t) const { return {skip(rows_, t), skip(near_, t), skip(far_, t)}; }
+  StreamedRows from(int t) const {
+    return {rows_.from(t), soon_.from(t), near_.from(t), far_.from(t)};
+  }
   StreamedRows without_prefetch() const { return StreamedRows(rows_); }
 
   // To be called while elements [d, d + count) of row t are read.
   PAGEDATTN_ALWAYS_INLINE void reading(int t, int d, int count) const {
     if (count < kLine && d % kLine != 0) return;
+    if (soon_.tokens) ask_for(soon_.row(t) + d, count);
     if (near_.tokens) ask_for(near_.row(t) + d, count);
     if (far_.tokens) ask_for(far_.row(t) + d, count);
   }
@@ -41,11 +45,6 @@ class StreamedRows {
 
  private:
   static constexpr int kLine = 64 / sizeof(T);  // elements of a cache line
-
-  static TokenRows<T> skip(TokenRows<T> rows, int t) {
-    if (rows.tokens) rows.tokens += t;
-    return rows;
-  }
 
   // Into the L2 cache: a request for the L1 cache would hold one of its few line fill buffers,
   // which the loads of the products need, until memory answers.
@@ -58,6 +57,7 @@ class StreamedRows {
   }
 
   TokenRows<T> rows_;
+  TokenRows<T> soon_;
   TokenRows<T> near_;
   TokenRows<T> far_;
 };

@@ -8,13 +8,15 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
+constexpr int kSoon = 16;  // rows: how far ahead a unit asks a last time (tuning.h)
+
 template <typename T>
 struct Tile {
   int begin = 0;  // position that offset[] counts from
   int count = 0;
   // Rows of the unit's first kv head, padded by repeating the last.
-  const T* key[kTile];
-  const T* value[kTile];
+  const T* key[kTile + kSoon];
+  const T* value[kTile + kSoon];
   float offset[kTile];  // position - begin
   // Where the scales of the first kv head are; not set unless they are per token and head.
   const float* key_scale[kTile];
@@ -23,7 +25,7 @@ struct Tile {
   int num_chunks() const { return (count + kChunk - 1) / kChunk; }
 
   void pad() {
-    for (int i = count; i < kTile; ++i) {
+    for (int i = count; i < kTile + kSoon; ++i) {
       key[i] = key[count - 1];
       value[i] = value[count - 1];
     }
@@ -116,7 +118,9 @@ class ReadingOrder {
  private:
   StreamedRows<T> rows_at(int step) const {
     if (next_ == nullptr) return StreamedRows<T>(find(step));
-    return {find(step), ahead(step, tuning_.prefetch_near), ahead(step, tuning_.prefetch_far)};
+    const TokenRows<T> rows = find(step);
+    return {rows, tuning_.prefetch_soon ? rows.from(kSoon) : TokenRows<T>(),
+            ahead(step, tuning_.prefetch_near), ahead(step, tuning_.prefetch_far)};
   }
 
   TokenRows<T> ahead(int step, int distance) const {

@@ -3,10 +3,10 @@
 namespace pagedattn {
 namespace {
 
-// Drops prefetches under load, so each line is asked for twice; vdpbf16ps at the rate of FMA.
-constexpr Tuning kZen = {2, 4, true};
+// Drops prefetches under load, so each line is asked for three times; vdpbf16ps at the rate of FMA.
+constexpr Tuning kZen = {true, 2, 4, true};
 // Drops none: a second request only takes a load slot. vdpbf16ps at a quarter of the rate of FMA.
-constexpr Tuning kIntel = {1, 0, false};
+constexpr Tuning kIntel = {false, 1, 0, false};
 
 const Tuning& choose() {
 #if defined(__x86_64__)

@@ -4,7 +4,8 @@
 namespace pagedattn {
 
 struct Tuning {
-  // How far ahead memory is asked for a row, in chunks of rows (tile.h); 0: not.
+  // How far ahead memory is asked for a row: kSoon rows (tile.h), and in chunks of rows; 0: not.
+  bool prefetch_soon;
   int prefetch_near;
   int prefetch_far;
   bool dots_bf16;  // vdpbf16ps, where there is one, does more products per cycle than FMA in fp32
