@@ -119,8 +119,10 @@ class ReadingOrder {
   StreamedRows<T> rows_at(int step) const {
     if (next_ == nullptr) return StreamedRows<T>(find(step));
     const TokenRows<T> rows = find(step);
-    return {rows, tuning_.prefetch_soon ? rows.from(kSoon) : TokenRows<T>(),
-            ahead(step, tuning_.prefetch_near), ahead(step, tuning_.prefetch_far)};
+    // Smaller elements are bound by arithmetic, of which requests are a part.
+    const bool soon = sizeof(T) == sizeof(float) && tuning_.prefetch_soon;
+    return {rows, soon ? rows.from(kSoon) : TokenRows<T>(), ahead(step, tuning_.prefetch_near),
+            ahead(step, tuning_.prefetch_far)};
   }
 
   TokenRows<T> ahead(int step, int distance) const {

@@ -4,7 +4,8 @@
 namespace pagedattn {
 
 struct Tuning {
-  // How far ahead memory is asked for a row: kSoon rows (tile.h), and in chunks of rows; 0: not.
+  // How far ahead memory is asked for a row: kSoon rows (tile.h) in fp32, and in chunks of rows; 0:
+  // not.
   bool prefetch_soon;
   int prefetch_near;
   int prefetch_far;
