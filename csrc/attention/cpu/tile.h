@@ -8,7 +8,7 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-constexpr int kSoon = 16;  // rows: how far ahead a unit asks a last time (tuning.h)
+constexpr int kSoon = 16;  // rows ahead: when memory is asked for a row for the last time
 
 template <typename T>
 struct Tile {

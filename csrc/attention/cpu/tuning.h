@@ -4,11 +4,10 @@
 namespace pagedattn {
 
 struct Tuning {
-  // How far ahead memory is asked for a row: kSoon rows (tile.h) in fp32, and in chunks of rows; 0:
-  // not.
-  bool prefetch_soon;
-  int prefetch_near;
+  // How far ahead memory is asked for a row, in chunks of rows (tile.h); 0: not.
   int prefetch_far;
+  int prefetch_near;
+  bool prefetch_soon;  // a last time, kSoon rows ahead (tile.h), in fp32
   bool dots_bf16;  // vdpbf16ps, where there is one, does more products per cycle than FMA in fp32
 };
 
