@@ -159,13 +159,10 @@ class Bf16Products {
   struct Reader {
     PAGEDATTN_ALWAYS_INLINE void operator()(const T* p, int count, __m512i* bf16) const {
       if constexpr (sizeof(T) == 1) {
-        narrower.narrow(_mm512_maskz_loadu_epi8(first_of(count), p), bf16);
+        narrower.narrow(_mm512_maskz_loadu_epi8(first_of_64(count), p), bf16);
       } else {
-        bf16[0] = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(first_of(count)), p);
+        bf16[0] = _mm512_maskz_loadu_epi16(static_cast<__mmask32>(first_of_64(count)), p);
       }
-    }
-    static uint64_t first_of(int count) {
-      return count >= kGroup ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
     }
     std::conditional_t<sizeof(T) == 1, Narrower<T>, char> narrower{};
   };

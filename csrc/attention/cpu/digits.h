@@ -51,6 +51,14 @@ struct SplitIntegers {
     }
   }
 
+  // Digit by digit, `stride` bytes apart.
+  PAGEDATTN_ALWAYS_INLINE void store(int8_t* out, int stride) const {
+#pragma GCC unroll 3
+    for (int digit = 0; digit < kDigits; ++digit) {
+      _mm512_storeu_si512(out + digit * stride, digits[digit]);
+    }
+  }
+
   // 128 times the sums of fours.
   PAGEDATTN_ALWAYS_INLINE Parts<Ints> excess() const {
     const auto sums = [&](int digit) __attribute__((always_inline)) {

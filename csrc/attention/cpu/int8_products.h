@@ -37,11 +37,10 @@ class Int8Products {
     Parts<Ints> excess{};
     for (int d = 0; d < stride_; d += kGroup) {
       const SplitIntegers<kDigits> split(floats + d / kWidth, scale.factor);
-      for (int digit = 0; digit < kDigits; ++digit) {
-        _mm512_storeu_si512(query_ + (kDigits * i + digit) * kMaxHeadDim + d, split.digits[digit]);
-      }
-      excess.upper += split.excess().upper;
-      excess.last += split.excess().last;
+      split.store(query_ + kDigits * i * kMaxHeadDim + d, kMaxHeadDim);
+      const Parts<Ints> of_group = split.excess();
+      excess.upper += of_group.upper;
+      excess.last += of_group.last;
     }
     query_scale_[i] = scale.inverse;
     query_excess_[i] = {sum_lanes(excess.upper), sum_lanes(excess.last)};
@@ -54,9 +53,7 @@ class Int8Products {
   void take_weights(int i, const TileRow& row) {
     const SplitScale<kDigits> scale(row.v, TileRow::kVectors);
     const SplitIntegers<kDigits> split(row.v, scale.factor);
-    for (int digit = 0; digit < kDigits; ++digit) {
-      _mm512_storeu_si512(split_weights_ + (kDigits * i + digit) * kTile, split.digits[digit]);
-    }
+    split.store(split_weights_ + kDigits * i * kTile, kTile);
     const Parts<Ints> excess = split.excess();
     std::memcpy(weight_excess_[i].upper, &excess.upper, sizeof(excess.upper));
     if (kDigits == 3) std::memcpy(weight_excess_[i].last, &excess.last, sizeof(excess.last));
@@ -115,11 +112,10 @@ class Int8Products {
     return kDigits == 2 ? upper : at::vec::fmadd(upper, Vec(256.0f), to_float(sums.last));
   }
 
-  // The elements [d, d + kGroup) of a chunk's tokens, a vector having an element of each of four.
+  // The elements [d, d + kGroup) of kWidth tokens, a vector having an element of each of four.
   PAGEDATTN_ALWAYS_INLINE void interleave(const StreamedRows<int8_t>& values, int d,
                                           Ints (&group)[kSteps][kVectors]) {
-    const int rest = head_dim_ - d;
-    const __mmask64 there = rest >= kGroup ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
+    const __mmask64 there = first_of_64(head_dim_ - d);
 #pragma GCC unroll 4
     for (int step = 0; step < kSteps; ++step) {
       __m512i codes[4];
@@ -153,7 +149,7 @@ class Int8Products {
         }
       }
     };
-    const auto of_chunk = [&](const int32_t* fours) __attribute__((always_inline)) {
+    const auto of_tokens = [&](const int32_t* fours) __attribute__((always_inline)) {
       const int32_t* const four = fours + column / 4;
       return four[0] + four[1] + four[2] + four[3];
     };
@@ -162,12 +158,12 @@ class Int8Products {
 #pragma GCC unroll 4
     for (int v = 0; v < kVectors; ++v) upper[v] *= 256;
     add_digit(1, upper);
-    const int32_t upper_excess = of_chunk(weight_excess_[i].upper);
+    const int32_t upper_excess = of_tokens(weight_excess_[i].upper);
     Ints last[kVectors] = {};
     int32_t last_excess = 0;
     if constexpr (kDigits == 3) {
       add_digit(2, last);
-      last_excess = of_chunk(weight_excess_[i].last);
+      last_excess = of_tokens(weight_excess_[i].last);
     }
     const Vec scale(weight_scale_[i]);
     float* const out = out_.row(i) + d;

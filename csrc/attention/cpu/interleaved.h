@@ -74,6 +74,11 @@ PAGEDATTN_ALWAYS_INLINE void for_each_dword(const Rows& rows, int bytes, const F
   }
 }
 
+// Bits for the first `count` of 64 elements, or for all.
+inline uint64_t first_of_64(int count) {
+  return count >= 64 ? ~uint64_t{0} : (uint64_t{1} << count) - 1;
+}
+
 PAGEDATTN_ALWAYS_INLINE __m512i broadcast_dword(const void* p) {
   int32_t dword;
   std::memcpy(&dword, p, sizeof(dword));

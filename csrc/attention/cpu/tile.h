@@ -8,15 +8,18 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-constexpr int kSoon = 16;  // rows ahead: when memory is asked for a row for the last time
+// So many rows ahead memory is asked for a row of T the last time; 0: not. Smaller elements are
+// bound by arithmetic, of which requests are a part.
+template <typename T>
+constexpr int kSoon = sizeof(T) == sizeof(float) ? 16 : 0;
 
 template <typename T>
 struct Tile {
   int begin = 0;  // position that offset[] counts from
   int count = 0;
   // Rows of the unit's first kv head, padded by repeating the last.
-  const T* key[kTile + kSoon];
-  const T* value[kTile + kSoon];
+  const T* key[kTile + kSoon<T>];
+  const T* value[kTile + kSoon<T>];
   float offset[kTile];  // position - begin
   // Where the scales of the first kv head are; not set unless they are per token and head.
   const float* key_scale[kTile];
@@ -25,7 +28,7 @@ struct Tile {
   int num_chunks() const { return (count + kChunk - 1) / kChunk; }
 
   void pad() {
-    for (int i = count; i < kTile + kSoon; ++i) {
+    for (int i = count; i < kTile + kSoon<T>; ++i) {
       key[i] = key[count - 1];
       value[i] = value[count - 1];
     }
@@ -119,9 +122,8 @@ class ReadingOrder {
   StreamedRows<T> rows_at(int step) const {
     if (next_ == nullptr) return StreamedRows<T>(find(step));
     const TokenRows<T> rows = find(step);
-    // Smaller elements are bound by arithmetic, of which requests are a part.
-    const bool soon = sizeof(T) == sizeof(float) && tuning_.prefetch_soon;
-    return {rows, soon ? rows.from(kSoon) : TokenRows<T>(), ahead(step, tuning_.prefetch_near),
+    const bool soon = kSoon<T> > 0 && tuning_.prefetch_soon;
+    return {rows, soon ? rows.from(kSoon<T>) : TokenRows<T>(), ahead(step, tuning_.prefetch_near),
             ahead(step, tuning_.prefetch_far)};
   }
 

@@ -7,7 +7,7 @@ struct Tuning {
   // How far ahead memory is asked for a row, in chunks of rows (tile.h); 0: not.
   int prefetch_far;
   int prefetch_near;
-  bool prefetch_soon;  // a last time, kSoon rows ahead (tile.h), in fp32
+  bool prefetch_soon;  // a last time, a few rows ahead (kSoon in tile.h)
   bool dots_bf16;  // vdpbf16ps, where there is one, does more products per cycle than FMA in fp32
 };
 
