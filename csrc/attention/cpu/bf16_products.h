@@ -43,12 +43,12 @@ PAGEDATTN_ALWAYS_INLINE void dot_block_bf16(RowArray<const BFloat16> q, const Ke
   scatter_scores<Rows>(sum_each(sums), scores);
 }
 
-// scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
+// scores[r][t] for t < kWidth.
 template <int Rows, typename Keys>
-inline void query_key_product_bf16(RowArray<const BFloat16> q, const Keys& keys, int num_tokens,
-                                   int head_dim, ScoreRows scores) {
+inline void query_key_product_bf16(RowArray<const BFloat16> q, const Keys& keys, int head_dim,
+                                   ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
-  for (int t = 0; t < num_tokens; t += kTokens) {
+  for (int t = 0; t < kWidth; t += kTokens) {
     dot_block_bf16<Rows>(q, keys.from(t), head_dim, scores.at(0, t));
   }
 }
@@ -67,11 +67,14 @@ class Bf16Products {
 
   void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
     const auto score_rows = [&](const auto& bf16_keys, int size) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        query_key_product_bf16<rows()>({query_ + i * stride_, stride_},
-                                       i == first ? bf16_keys : bf16_keys.without_prefetch(),
-                                       tokens, size, weights_.at(i, column));
-      });
+      for (int t = 0; t < tokens; t += kWidth) {
+        const auto group = bf16_keys.from(t);
+        for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+          query_key_product_bf16<rows()>({query_ + i * stride_, stride_},
+                                         group.for_block(i - first, count), size,
+                                         weights_.at(i, column + t));
+        });
+      }
     };
     if constexpr (sizeof(T) == 1) {
       narrow_rows(keys, round_up(tokens, kTokenPad), head_dim_, keys_, stride_);
@@ -89,7 +92,7 @@ class Bf16Products {
 
   void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
     for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-      const auto block = i == first ? values : values.without_prefetch();
+      const auto block = values.for_block(i - first, count);
       int d = 0;
       for (; d + 4 * kWidth <= stride_; d += 4 * kWidth) {
         add<rows(), 4>(block, tokens, column, i, d);

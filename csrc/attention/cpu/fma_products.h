@@ -49,12 +49,11 @@ PAGEDATTN_ALWAYS_INLINE void dot_block(FloatRows q, const Keys& keys, int head_d
   scatter_scores<Rows>(sum_each(sums), scores);
 }
 
-// scores[r][t] for t < num_tokens; columns up to the next multiple of kTokenPad are overwritten.
+// scores[r][t] for t < kWidth.
 template <int Rows, typename T, typename Keys>
-inline void query_key_product(FloatRows q, const Keys& keys, int num_tokens, int head_dim,
-                              ScoreRows scores) {
+inline void query_key_product(FloatRows q, const Keys& keys, int head_dim, ScoreRows scores) {
   constexpr int kTokens = kTokensPerBlock<Rows>;
-  for (int t = 0; t < num_tokens; t += kTokens) {
+  for (int t = 0; t < kWidth; t += kTokens) {
     dot_block<Rows, T>(q, keys.from(t), head_dim, scores.at(0, t));
   }
 }
@@ -132,11 +131,14 @@ class FmaProducts {
 
   void score(const StreamedRows<T>& keys, int tokens, int column, int first, int count) {
     read_rows(keys, tokens, [&](const auto& rows_read, auto element, int size) {
-      for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        query_key_product<rows(), decltype(element)>(
-            {query_.row(i), stride_}, i == first ? rows_read : rows_read.without_prefetch(), tokens,
-            size, weights_.at(i, column));
-      });
+      for (int t = 0; t < tokens; t += kWidth) {
+        const auto group = rows_read.from(t);
+        for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
+          query_key_product<rows(), decltype(element)>({query_.row(i), stride_},
+                                                       group.for_block(i - first, count), size,
+                                                       weights_.at(i, column + t));
+        });
+      }
     });
   }
 
@@ -147,9 +149,9 @@ class FmaProducts {
   void add_values(const StreamedRows<T>& values, int tokens, int column, int first, int count) {
     read_rows(values, tokens, [&](const auto& rows_read, auto element, int size) {
       for_row_blocks(first, count, [&](auto rows, int i) __attribute__((always_inline)) {
-        weight_value_product<rows(), decltype(element)>(
-            weights_.at(i, column), i == first ? rows_read : rows_read.without_prefetch(), tokens,
-            size, {out_.row(i), stride_});
+        weight_value_product<rows(), decltype(element)>(weights_.at(i, column),
+                                                        rows_read.for_block(i - first, count),
+                                                        tokens, size, {out_.row(i), stride_});
       });
     });
   }

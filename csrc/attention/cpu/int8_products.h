@@ -67,7 +67,14 @@ class Int8Products {
       for (int d = 0; d < stride_; d += kGroup) {
         Ints group[kSteps][kVectors];
         interleave(rows, d, group);
-        for (int i = first; i < first + count; ++i) add(group, column + t, i, d);
+        // Requests leave a few at a time.
+        int asked = 0;
+        for (int i = 0; i < count; ++i) {
+          for (const int end = (i + 1) * kWidth / count; asked < end; ++asked) {
+            rows.reading(asked, d, kGroup);
+          }
+          add(group, column + t, first + i, d);
+        }
       }
     }
   }
@@ -87,7 +94,7 @@ class Int8Products {
 #pragma GCC unroll 12
       for (int r = 0; r < kDigits * kRows; ++r) sums[r] = Ints{};
       const int8_t* const query = query_ + kDigits * i * kMaxHeadDim;
-      for_each_dword(i == first ? keys : keys.without_prefetch(), head_dim_,
+      for_each_dword(keys.for_block(i - first, count), head_dim_,
                      [&](int64_t j, __m512i codes) __attribute__((always_inline)) {
                        const __m512i key = plus_128(codes);
 #pragma GCC unroll 12
@@ -122,7 +129,6 @@ class Int8Products {
 #pragma GCC unroll 4
       for (int t = 0; t < 4; ++t) {
         codes[t] = plus_128(_mm512_maskz_loadu_epi8(there, values.row(4 * step + t) + d));
-        values.reading(4 * step + t, d, kGroup);
       }
       const __m512i low[2] = {_mm512_unpacklo_epi8(codes[0], codes[1]),
                               _mm512_unpacklo_epi8(codes[2], codes[3])};

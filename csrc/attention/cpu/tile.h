@@ -8,11 +8,6 @@
 
 namespace pagedattn::PAGEDATTN_ISA {
 
-// So many rows ahead memory is asked for a row of T the last time; 0: not. Smaller elements are
-// bound by arithmetic, of which requests are a part.
-template <typename T>
-constexpr int kSoon = sizeof(T) == sizeof(float) ? 16 : 0;
-
 template <typename T>
 struct Tile {
   int begin = 0;  // position that offset[] counts from
@@ -119,16 +114,15 @@ class ReadingOrder {
   }
 
  private:
+  // How far ahead memory is asked for a row, in steps.
+  static constexpr int kFar = 4;
+  static constexpr int kNear = 2;
+
   StreamedRows<T> rows_at(int step) const {
     if (next_ == nullptr) return StreamedRows<T>(find(step));
     const TokenRows<T> rows = find(step);
-    const bool soon = kSoon<T> > 0 && tuning_.prefetch_soon;
-    return {rows, soon ? rows.from(kSoon<T>) : TokenRows<T>(), ahead(step, tuning_.prefetch_near),
-            ahead(step, tuning_.prefetch_far)};
-  }
-
-  TokenRows<T> ahead(int step, int distance) const {
-    return distance > 0 ? find(step + distance) : TokenRows<T>();
+    return {rows, prefetch_soon_ ? rows.from(kSoon<T>) : TokenRows<T>(), find(step + kNear),
+            find(step + kFar)};
   }
 
   TokenRows<T> find(int step) const {
@@ -149,7 +143,7 @@ class ReadingOrder {
   const int steps_;  // of the keys, and of the values
   const int64_t key_head_stride_;
   const int64_t value_head_stride_;
-  const Tuning tuning_ = tuning();
+  const bool prefetch_soon_ = kSoon<T> > 0 && tuning().prefetch_soon;
 };
 
 }  // namespace pagedattn::PAGEDATTN_ISA

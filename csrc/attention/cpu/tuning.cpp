@@ -3,11 +3,10 @@
 namespace pagedattn {
 namespace {
 
-// Drops prefetches under load, so each line is asked for two or three times; vdpbf16ps at the rate
-// of FMA.
-constexpr Tuning kZen = {4, 2, true, true};
-// Drops none: a second request only takes a load slot. vdpbf16ps at a quarter of the rate of FMA.
-constexpr Tuning kIntel = {0, 1, false, false};
+// Drops prefetches under load; vdpbf16ps at the rate of FMA.
+constexpr Tuning kZen = {true, true};
+// Drops none; vdpbf16ps at a quarter of the rate of FMA.
+constexpr Tuning kIntel = {false, false};
 
 const Tuning& choose() {
 #if defined(__x86_64__)

@@ -3,6 +3,7 @@
 // Both flush subnormals to zero, and both round each weight to bf16, as every bf16 attention does.
 #pragma once
 
+#include "../tuning.h"
 #include "micro_kernel.h"
 
 #if defined(__AVX512BF16__)
@@ -170,11 +171,16 @@ class TileConfiguration {
   Registers before_;
 };
 
+// Than FMA in fp32.
+inline bool bf16_kernel_is_faster() { return true; }
+
 #else
 
 using BFloat16Kernel = RegisterKernel<BFloat16Pairs>;
 
 struct TileConfiguration {};
+
+inline bool bf16_kernel_is_faster() { return tuning().dots_bf16; }
 
 #endif
 

@@ -25,7 +25,7 @@ void prefill(const AttentionParams& params, const PrefillPlan& plan, UnitQueue& 
 #if defined(PAGEDATTN_BF16_PAIRS)
     // bf16 holds bf16 and every 8-bit type exactly.
     if constexpr (std::is_same_v<T, BFloat16> || sizeof(T) == 1) {
-      if (params.dtype == DType::kBFloat16) {
+      if (params.dtype == DType::kBFloat16 && bf16_kernel_is_faster()) {
         [[maybe_unused]] const TileConfiguration tiles;
         return work_off<BFloat16Kernel, T>(params, plan, queue);
       }
