@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import torch
@@ -21,7 +22,8 @@ def require(num_bytes: int, device: torch.device) -> None:
 
 
 def available(device: torch.device) -> int:
-    """Bytes."""
+    """Bytes, after what a failed peer's error may hold in a cycle of references is freed."""
+    gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()  # what torch keeps for later is free too
         return torch.cuda.mem_get_info(device)[0]

@@ -3,9 +3,9 @@
 namespace pagedattn {
 namespace {
 
-// Drops prefetches under load; vdpbf16ps at the rate of FMA.
+// Drops prefetches under load; vdpbf16ps does twice the products of FMA.
 constexpr Tuning kZen = {true, true};
-// Drops none; vdpbf16ps at a quarter of the rate of FMA.
+// Drops none; vdpbf16ps does half the products of FMA.
 constexpr Tuning kIntel = {false, false};
 
 const Tuning& choose() {
