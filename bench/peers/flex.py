@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -16,11 +14,6 @@ from ..problem import Problem
 from . import Peer, Unsupported, require_memory
 
 PAGE_SIZE = 128  # its best; 16 took twice to four times as long
-
-
-@functools.cache
-def compiled() -> Callable[..., Any]:
-    return torch.compile(flex_attention, dynamic=True)
 
 
 class Flex(Peer[Problem]):
@@ -51,7 +44,10 @@ class Flex(Peer[Problem]):
                 fill(pages, slots, rows)
         query = problem.query.unflatten(0, (shape.num_seqs, shape.query_len)).transpose(1, 2)
         mask = self.block_mask(problem, tables, num_pages)
-        attend = compiled()
+        # Anew for each problem: compiling it once more for another shape can fail, after which
+        # torch's caches hold all tensors for good.
+        torch.compiler.reset()
+        attend = torch.compile(flex_attention, dynamic=True)
 
         def run(layer: int) -> Tensor:
             key, value = storage[layer][:, None]
